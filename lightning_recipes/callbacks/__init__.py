@@ -1,0 +1,1 @@
+"""Callbacks for any LightningModule: they say when, the pure rooms say what."""

@@ -1,0 +1,108 @@
+"""The warmup-cosine schedule as a callback."""
+
+import math
+
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities.types import LRSchedulerConfig
+
+from lightning_recipes.schedules import WarmupCosine
+
+__all__ = ["WarmupCosineLR"]
+
+
+class WarmupCosineLR(Callback):
+    """Warm the learning rate up, let it fall along a cosine, keep it at its floor.
+
+    The unit is the optimizer step, whatever accumulation, devices and epochs are. The curve is
+    :func:`~lightning_recipes.warmup_cosine`, multiplied with each parameter group's own learning
+    rate, and spans the whole training: a second ``fit`` on the same trainer goes on from
+    ``global_step``, without a second warmup. The scheduler is an ordinary one of Lightning's, so
+    ``LearningRateMonitor`` sees it and checkpoints hold it. Every rank computes the same rates,
+    with no communication. Under a GradScaler, steps that it skips count too: Lightning counts them.
+
+    Args:
+        warmup: An int is a number of optimizer steps, a float in [0, 1) a share of all steps.
+        min_ratio: The floor as a share of the peak, in [0, 1].
+        total_steps: Optimizer steps until the floor; by default all steps of the training, from
+            ``max_epochs``, ``max_steps``, ``limit_train_batches`` and ``accumulate_grad_batches``.
+
+    Raises:
+        ValueError: An argument is out of its range, or the warmup would take all steps.
+        MisconfigurationException: At the start of ``fit``: the length of the training is unknown,
+            or something else owns the schedule.
+    """
+
+    def __init__(
+        self,
+        *,
+        warmup: int | float = 0.05,
+        min_ratio: float = 0.0,
+        total_steps: int | None = None,
+    ) -> None:
+        if isinstance(warmup, float) and not 0.0 <= warmup < 1.0:
+            raise ValueError(
+                f"warmup as a float is a share of all optimizer steps in [0, 1), got {warmup}. "
+                "Give an int for a number of steps."
+            )
+        if isinstance(warmup, int) and warmup < 0:
+            raise ValueError(f"warmup as an int is a number of steps >= 0, got {warmup}.")
+        if not 0.0 <= min_ratio <= 1.0:
+            raise ValueError(f"min_ratio is a share of the peak in [0, 1], got {min_ratio}.")
+        if total_steps is not None and total_steps < 1:
+            raise ValueError(f"total_steps must be >= 1 or None, got {total_steps}.")
+        self.warmup = warmup
+        self.min_ratio = min_ratio
+        self.total_steps = total_steps
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the scheduler on the optimizer, before a checkpoint's state is loaded into it."""
+        self._check_owner(trainer, pl_module)
+        total_steps = self.total_steps or self._estimate(trainer)
+        warmup_steps = (
+            self.warmup if isinstance(self.warmup, int) else round(self.warmup * total_steps)
+        )
+        optimizer = trainer.optimizers[0]
+        for group in optimizer.param_groups:
+            group["initial_lr"] = group["lr"]
+        scheduler = WarmupCosine(
+            optimizer,
+            warmup_steps=warmup_steps,
+            total_steps=total_steps,
+            min_ratio=self.min_ratio,
+            last_epoch=trainer.global_step - 1,
+        )
+        trainer.lr_scheduler_configs.append(LRSchedulerConfig(scheduler, interval="step"))
+
+    def _check_owner(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.lr_scheduler_configs:
+            owner = type(trainer.lr_scheduler_configs[0].scheduler).__name__
+            raise MisconfigurationException(
+                f"A learning rate has one owner: WarmupCosineLR found the scheduler {owner}, from "
+                f"{type(pl_module).__name__}.configure_optimizers or another callback. Remove one "
+                "of the two."
+            )
+        if not pl_module.automatic_optimization or len(trainer.optimizers) != 1:
+            raise MisconfigurationException(
+                "WarmupCosineLR needs automatic optimization with one optimizer, got "
+                f"automatic_optimization={pl_module.automatic_optimization} and "
+                f"{len(trainer.optimizers)} optimizers. Step lightning_recipes.WarmupCosine "
+                "yourself, in configure_optimizers and training_step."
+            )
+
+    def _estimate(self, trainer: Trainer) -> int:
+        way_out = "Set Trainer(max_steps=...), or WarmupCosineLR(total_steps=...)."
+        try:
+            steps = trainer.estimated_stepping_batches
+        except MisconfigurationException as error:
+            raise MisconfigurationException(
+                f"WarmupCosineLR needs to know the number of optimizer steps, and Lightning cannot "
+                f"tell: {error} {way_out}"
+            ) from error
+        if steps < 0 or math.isinf(steps):
+            raise MisconfigurationException(
+                "WarmupCosineLR needs to know the number of optimizer steps, and it is unlimited "
+                f"(max_epochs={trainer.max_epochs}, max_steps={trainer.max_steps}, or a loader "
+                f"without a length). {way_out}"
+            )
+        return int(steps)

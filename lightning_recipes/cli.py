@@ -1,0 +1,111 @@
+"""The command line: Lightning's own, with loggers under the run's folder and a word at the end."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
+from lightning.pytorch.cli import ArgsType, LightningCLI
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+
+from lightning_recipes.callbacks.resume_checkpoint import ResumeCheckpoint
+
+__all__ = ["RecipesCLI", "main"]
+
+_BATCHES_PER_REFRESH = 20
+_DESCRIPTION = """Train, evaluate and resume PyTorch Lightning modules from YAML files.
+
+  lightning-recipes fit --config configs/names.yaml
+  lightning-recipes fit --config configs/names.yaml --config configs/bf16.yaml
+  lightning-recipes fit --config configs/names.yaml --trainer.max_epochs 3 --data.batch_size 128
+  lightning-recipes fit --config configs/names.yaml --ckpt_path PATH
+  lightning-recipes test --config configs/names.yaml --ckpt_path PATH
+  lightning-recipes fit --config configs/names.yaml --print_config
+
+A later --config or option wins over an earlier one; "callbacks+:" in a file adds to the list
+instead of replacing it. The configuration decides what is built, a checkpoint only in what state it
+starts.
+"""
+
+
+class RecipesCLI(LightningCLI):
+    """LightningCLI for any LightningModule and LightningDataModule.
+
+    Everything a run writes goes under ``trainer.default_root_dir``: ``metrics.csv`` and the saved
+    ``config.yaml`` in ``lightning_logs/version_N``, TensorBoard events beside them where it is
+    installed, checkpoints below. ``predict`` saves its predictions there too, one file per rank.
+
+    Args:
+        args: Arguments instead of those of the process, for use from Python.
+    """
+
+    def __init__(self, args: ArgsType = None) -> None:
+        super().__init__(
+            LightningModule,
+            LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            auto_configure_optimizers=False,
+            save_config_kwargs={"overwrite": True},
+            parser_kwargs={"description": _DESCRIPTION},
+            args=args,
+        )
+
+    def _parse_ckpt_path(self) -> None:
+        """Leave the configuration as it was given.
+
+        LightningCLI (2.6.6, no public switch) lets the hyper-parameters in a checkpoint overrule
+        the files *and the command line*, so that a value just typed is silently ignored.
+        """
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Build the trainer, with loggers and a progress bar where the configuration names none."""
+        options = self.config_init[self.subcommand]["trainer"]
+        if options["logger"] is None or options["logger"] is True:
+            kwargs["logger"] = _default_loggers(options["default_root_dir"] or ".")
+        callbacks = options["callbacks"] or []
+        callbacks = [*callbacks] if isinstance(callbacks, list) else [callbacks]
+        has_bar = any(isinstance(callback, ProgressBar) for callback in callbacks)
+        if options["enable_progress_bar"] is not False and not has_bar:
+            # Lightning's own looks at the loss after every batch, and so waits for the device.
+            callbacks.append(TQDMProgressBar(refresh_rate=_BATCHES_PER_REFRESH))
+        return super().instantiate_trainer(callbacks=callbacks, **kwargs)
+
+    def predict(self, model: LightningModule, **kwargs: Any) -> None:
+        """Predict, and save the list of batches of predictions, one file per rank."""
+        predictions = self.trainer.predict(model, **kwargs)
+        path = Path(self.trainer.default_root_dir, f"predictions-rank{self.trainer.global_rank}.pt")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(predictions, path)
+        self.trainer.print(f"Predictions: {path}")
+
+    def after_fit(self) -> None:
+        """Say where the best model is and how to go on."""
+        trainer = self.trainer
+        log_dir = trainer.log_dir  # broadcasts, so on every rank
+        best = getattr(trainer.checkpoint_callback, "best_model_path", "")
+        resume = next((c for c in trainer.callbacks if isinstance(c, ResumeCheckpoint)), None)  # type: ignore[attr-defined]
+        if best:
+            trainer.print(f"Best model:  {best}")
+        if resume is not None and resume.last_path is not None:
+            config = Path(log_dir or ".", "config.yaml")
+            command = f"lightning-recipes fit --config {config} --ckpt_path {resume.last_path}"
+            trainer.print(f"To go on:    {command}")
+
+
+def main(args: ArgsType = None) -> None:
+    """Run the command line.
+
+    Args:
+        args: Arguments instead of those of the process, for use from Python.
+    """
+    RecipesCLI(args)
+
+
+def _default_loggers(root: str) -> list[Logger]:
+    csv = CSVLogger(root)
+    if find_spec("tensorboard") is None:
+        return [csv]
+    return [csv, TensorBoardLogger(root, version=csv.version)]

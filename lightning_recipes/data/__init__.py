@@ -1,0 +1,1 @@
+"""Data whose order and augmentation are functions of coordinates."""

@@ -1,0 +1,128 @@
+"""Which samples make batch ``k`` of epoch ``e``: a function of coordinates, computed on demand.
+
+Nothing here holds a list of the data set. A shuffled epoch is a pseudorandom permutation evaluated
+at the few positions a batch needs, so the start of an epoch and a jump to any batch cost the same
+for ten samples and for 10**9.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_recipes.rng import derive_seed
+
+__all__ = ["Indices", "Order", "UniformOrder", "permute", "share"]
+
+Indices = NDArray[np.int64]
+
+# Four rounds make a Feistel network indistinguishable for a bounded observer (Luby and Rackoff,
+# 1988); small domains need more, and eight pass the tests down to a handful of indices.
+_NUM_ROUNDS = 8
+
+
+class Order(Protocol):
+    """A plan of the epochs: the global batch ``k`` of epoch ``e``, before ranks take their shares.
+
+    :class:`UniformOrder` draws batches from the whole data set; a plan that groups samples of
+    similar length fits the same methods.
+    """
+
+    def __len__(self) -> int:
+        """Return the number of global batches in every epoch."""
+        ...
+
+    def batch(self, epoch: int, k: int) -> Indices:
+        """Return the sample indices of the global batch ``k``, shape (N,)."""
+        ...
+
+    def size(self, k: int) -> int:
+        """Return how many samples the global batch ``k`` has, the same in every epoch."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UniformOrder:
+    """Every sample once per epoch, in batches of one size, the last one perhaps smaller.
+
+    Args:
+        num_samples: Length of the data set.
+        batch_size: Global batch size: of all ranks together.
+        seed: Of the shuffle.
+        shuffle: A new permutation every epoch; else the order of the data set.
+        drop_last: Leave out an incomplete last batch.
+    """
+
+    num_samples: int
+    batch_size: int
+    seed: int = 0
+    shuffle: bool = False
+    drop_last: bool = False
+
+    def __len__(self) -> int:
+        if self.drop_last:
+            return self.num_samples // self.batch_size
+        return math.ceil(self.num_samples / self.batch_size)
+
+    def batch(self, epoch: int, k: int) -> Indices:
+        """Return the sample indices of the global batch ``k``, shape (N,)."""
+        start = k * self.batch_size
+        positions = np.arange(start, start + self.size(k), dtype=np.int64)
+        if not self.shuffle:
+            return positions
+        return permute(positions, self.num_samples, seed=derive_seed(self.seed, epoch))
+
+    def size(self, k: int) -> int:
+        """Return how many samples the global batch ``k`` has, the same in every epoch."""
+        return min(self.batch_size, self.num_samples - k * self.batch_size)
+
+
+def share(size: int, rank: int, world_size: int) -> range:
+    """Return the positions in a global batch of ``size`` samples that belong to ``rank``.
+
+    The shares of all ranks one after the other are the batch, and their sizes differ by one at
+    most. A share is empty only where there are fewer samples than ranks.
+    """
+    return range(size * rank // world_size, size * (rank + 1) // world_size)
+
+
+def permute(positions: Indices, length: int, *, seed: int) -> Indices:
+    """Return where a pseudorandom permutation of ``range(length)`` sends ``positions``.
+
+    A generalised Feistel network on the grid ``a x b`` that just holds ``length`` points, with
+    cycle walking for the few points beyond: no table, no state, and memory for the positions alone.
+
+    Args:
+        positions: Distinct or not, each in [0, length); any shape.
+        length: Size of the permuted range, 1 to about 10**18.
+        seed: Selects the permutation.
+
+    Source:
+        J. Black and P. Rogaway, "Ciphers with Arbitrary Finite Domains", 2002 (methods 2 and 3).
+    """
+    a = math.isqrt(length - 1) + 1
+    b = -(-length // a)
+    # Python's uint64 scalars would warn on the wrap-around that arrays do silently.
+    keys = np.array([derive_seed(seed, r) for r in range(_NUM_ROUNDS)], dtype=np.uint64)
+    points = np.ravel(positions).astype(np.uint64)
+    todo = np.arange(points.size)
+    while todo.size:
+        points[todo] = _encrypt(points[todo], a, b, keys)
+        todo = todo[points[todo] >= length]
+    return points.astype(np.int64).reshape(np.shape(positions))
+
+
+def _encrypt(points: NDArray[np.uint64], a: int, b: int, keys: NDArray[np.uint64]) -> Any:
+    left, right = np.divmod(points, np.uint64(b))
+    for r in range(0, len(keys), 2):
+        left = (left + _mix(right ^ keys[r]) % np.uint64(a)) % np.uint64(a)
+        right = (right + _mix(left ^ keys[r + 1]) % np.uint64(b)) % np.uint64(b)
+    return left * np.uint64(b) + right
+
+
+def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))

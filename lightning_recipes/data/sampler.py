@@ -1,0 +1,146 @@
+"""The sampler that turns coordinates into this rank's indices, and keeps the position in them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch.distributed
+from torch.utils.data.distributed import DistributedSampler
+
+from lightning_recipes.data.order import Order, UniformOrder, share
+from lightning_recipes.data.seeding import SampleIndex
+
+__all__ = ["CoordinateSampler"]
+
+
+class CoordinateSampler(DistributedSampler[Any]):
+    """This rank's sample indices from a batch of an epoch on.
+
+    It is a ``DistributedSampler`` so that Lightning neither replaces nor shards it again, and calls
+    its ``set_epoch``. Rank and world size are looked up whenever they are needed, because a loader
+    is often built before the process group.
+
+    Where a last global batch has fewer samples than there are ranks, a rank left without a share
+    repeats one sample, so that every rank has the same number of batches: a *filler*, which
+    :meth:`is_filler` tells and which must weigh nothing in a loss or metric.
+
+    The position is ``(epoch, batch)``: batches handed out in this epoch. An iteration starts at
+    batch 0 of the epoch, or at the loaded position; one that has come to its end moves on to the
+    next epoch, so that a plain loop over the loader reshuffles without ``set_epoch``.
+
+    Args:
+        num_samples: Length of the data set.
+        batch_size: Per rank.
+        seed: Of the shuffle.
+        shuffle: A new permutation every epoch.
+        drop_last: Leave out an incomplete last global batch.
+        rank: Fixed rank; None for that of the process group.
+        world_size: Fixed number of ranks; None for that of the process group.
+    """
+
+    def __init__(  # no super().__init__: it would ask for the process group now
+        self,
+        num_samples: int,
+        batch_size: int,
+        *,
+        seed: int,
+        shuffle: bool,
+        drop_last: bool,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        self.num_dataset_samples = num_samples
+        self.batch_size = batch_size
+        self.seed = seed
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self.batch = 0
+        self.fill = True
+        self._rank = rank
+        self._world_size = world_size
+        self._base_epoch = 0  # as set from outside
+        self._passes = 0  # whole passes since then
+        self._is_resuming = False
+
+    @property
+    def rank(self) -> int:  # type: ignore[override]
+        """This process's rank."""
+        if self._rank is not None:
+            return self._rank
+        return torch.distributed.get_rank() if _has_process_group() else 0
+
+    @property
+    def num_replicas(self) -> int:  # type: ignore[override]
+        """The world size."""
+        if self._world_size is not None:
+            return self._world_size
+        return torch.distributed.get_world_size() if _has_process_group() else 1
+
+    @property
+    def order(self) -> Order:
+        """The plan of the epochs for the present world size."""
+        return UniformOrder(
+            num_samples=self.num_dataset_samples,
+            batch_size=self.batch_size * self.num_replicas,
+            seed=self.seed,
+            shuffle=self.shuffle,
+            drop_last=self.drop_last,
+        )
+
+    @property
+    def epoch(self) -> int:  # type: ignore[override]
+        """The epoch that is being handed out, or will be next."""
+        return self._base_epoch + self._passes
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of ``epoch``, unless a position inside it was just loaded."""
+        if not (self._is_resuming and epoch == self._base_epoch):
+            self._base_epoch, self._passes, self.batch, self._is_resuming = epoch, 0, 0, False
+
+    def begin(self) -> None:
+        """Start an iteration, at batch 0 or at the loaded position."""
+        if not self._is_resuming:
+            self.batch = 0
+        self._is_resuming = False
+
+    def finish(self) -> None:
+        """Move on to the next epoch, all batches of this one being handed out."""
+        self._passes, self.batch = self._passes + 1, 0
+
+    def position(self) -> dict[str, int]:
+        """Return ``{"epoch", "batch", "passes"}``, all that a resume needs."""
+        return {"epoch": self.epoch, "batch": self.batch, "passes": self._passes}
+
+    def go_to(self, *, epoch: int, batch: int, passes: int) -> None:
+        """Let the next iteration start at a :meth:`position`."""
+        if batch >= len(self.order):
+            epoch, batch, passes = epoch + 1, 0, passes + 1
+        self._base_epoch, self._passes, self.batch = epoch - passes, passes, batch
+        self._is_resuming = True
+
+    def is_filler(self, k: int) -> bool:
+        """Return whether this rank's batch ``k`` only evens out the ranks; alike in every epoch."""
+        return not share(self.order.size(k), self.rank, self.num_replicas)
+
+    def __iter__(self) -> Iterator[SampleIndex]:
+        order, epoch, rank, world_size = self.order, self.epoch, self.rank, self.num_replicas
+        for k in range(self.batch, len(order)):
+            batch = order.batch(epoch, k)
+            mine = share(len(batch), rank, world_size)
+            if self.fill and not mine:
+                mine = range(1)
+            for index in batch[mine.start : mine.stop].tolist():
+                yield SampleIndex(index, epoch)
+
+    def __len__(self) -> int:
+        """Return the number of this rank's samples in a whole epoch."""
+        order, rank, world_size = self.order, self.rank, self.num_replicas
+        if not len(order):
+            return 0
+        last = len(order) - 1
+        return last * self.batch_size + (
+            len(share(order.size(last), rank, world_size)) or int(self.fill)
+        )
+
+
+def _has_process_group() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()

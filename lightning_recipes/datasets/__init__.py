@@ -1,0 +1,1 @@
+"""Real data that ships inside a package: nothing is downloaded."""

@@ -1,0 +1,1 @@
+"""LightningModules: a base to inherit, and three ready ones."""

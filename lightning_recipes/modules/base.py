@@ -1,0 +1,127 @@
+"""The LightningModule whose numbers are right by default."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.cli import OptimizerCallable
+from lightning.pytorch.utilities import CombinedLoader, rank_zero_info
+from torch import Tensor
+from torch.optim import Optimizer
+from torchmetrics import Metric, MetricCollection
+
+from lightning_recipes.data.loader import ResumableDataLoader
+from lightning_recipes.modules.optimizers import LRScaling, lr_scale, parameter_groups
+from lightning_recipes.modules.step import Step
+
+__all__ = ["RecipeModule"]
+
+
+class RecipeModule(LightningModule, ABC):
+    """Base of modules: a subclass implements :meth:`step`, and the rest is done here.
+
+    ================ ============================ ==================================================
+    logged key       when                         what
+    ================ ============================ ==================================================
+    ``train/loss``   every ``log_every_n_steps``  loss of the batch on rank 0
+    ``val/loss``     every validation             mean over all items of all ranks
+    ``test/loss``    at the test                  the same
+    ``STAGE/METRIC`` at the end of the epoch      each of ``metrics``, over all ranks
+    ================ ============================ ==================================================
+
+    Means weigh each batch by its ``count``. Under DDP every sample of an evaluation counts once:
+    the batches that only even out the ranks weigh nothing. The learning-rate schedule belongs to
+    :class:`~lightning_recipes.WarmupCosineLR`, never to the module.
+
+    Args:
+        optimizer: Builds the optimizer from parameter groups, e.g.
+            ``functools.partial(torch.optim.AdamW, lr=1e-3)``. Biases and norms do not decay.
+        metrics: Torchmetrics, updated with the step's ``preds`` and ``target``; each stage gets a
+            copy of its own.
+        lr_scaling: How the learning rate grows with the number of ranks:
+            :func:`~lightning_recipes.lr_scale`.
+
+    Raises:
+        ValueError: ``lr_scaling`` is none of the rules.
+    """
+
+    def __init__(
+        self,
+        *,
+        optimizer: OptimizerCallable = torch.optim.AdamW,
+        metrics: Metric | MetricCollection | None = None,
+        lr_scaling: LRScaling = "none",
+    ) -> None:
+        super().__init__()
+        lr_scale(lr_scaling, 1)
+        self.optimizer = optimizer
+        self.lr_scaling = lr_scaling
+        collection = MetricCollection({} if metrics is None else metrics)
+        self.train_metrics = collection.clone(prefix="train/")
+        self.val_metrics = collection.clone(prefix="val/")
+        self.test_metrics = collection.clone(prefix="test/")
+
+    @abstractmethod
+    def step(self, batch: Any) -> Step:
+        """Return loss, count, and what the metrics need, for one batch of any stage.
+
+        Compute the loss in float32 (``logits.float()``): under mixed precision the logits are not.
+        """
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """Return the loss of a training batch, and log it."""
+        step = self.step(batch)
+        self.log("train/loss", step.loss.detach(), batch_size=step.count, prog_bar=True)  # type: ignore[arg-type]
+        self._log_metrics(self.train_metrics, step)
+        return step.loss
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Add a batch to the validation's means."""
+        self._evaluate("val", self.val_metrics, batch, batch_idx, dataloader_idx)
+
+    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Add a batch to the test's means."""
+        self._evaluate("test", self.test_metrics, batch, batch_idx, dataloader_idx)
+
+    def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        """Return the ``preds`` of the step; override for batches without a target."""
+        return self.step(batch).preds
+
+    def configure_optimizers(self) -> Optimizer:
+        """Build the optimizer; reads nothing that would build the loaders."""
+        optimizer = self.optimizer(parameter_groups(self))
+        factor = lr_scale(self.lr_scaling, self.trainer.world_size)
+        for group in optimizer.param_groups:
+            group["lr"] *= factor
+        if self.lr_scaling != "none":
+            rank_zero_info(
+                f"lr_scaling={self.lr_scaling!r}: learning rate x {factor:g} for "
+                f"{self.trainer.world_size} ranks."
+            )
+        return optimizer
+
+    def _evaluate(
+        self,
+        stage: str,
+        metrics: MetricCollection,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int,
+    ) -> None:
+        step = self.step(batch)
+        if self._is_filler(stage, batch_idx, dataloader_idx):
+            step = Step(torch.zeros_like(step.loss), 0)
+        self.log(f"{stage}/loss", step.loss, batch_size=step.count, sync_dist=True, prog_bar=True)  # type: ignore[arg-type]
+        self._log_metrics(metrics, step)
+
+    def _log_metrics(self, metrics: MetricCollection, step: Step) -> None:
+        if step.preds is not None:
+            metrics.update(step.preds.detach(), step.target)
+        if len(metrics):
+            self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=step.count)  # type: ignore[arg-type]
+
+    def _is_filler(self, stage: str, batch_idx: int, dataloader_idx: int) -> bool:
+        loaders = getattr(self.trainer, f"{stage}_dataloaders")
+        loader = CombinedLoader(loaders).flattened[dataloader_idx]
+        return isinstance(loader, ResumableDataLoader) and loader.is_filler(batch_idx)
