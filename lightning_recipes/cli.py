@@ -49,7 +49,12 @@ class RecipesCLI(LightningCLI):
             subclass_mode_data=True,
             auto_configure_optimizers=False,
             save_config_kwargs={"overwrite": True},
-            parser_kwargs={"description": _DESCRIPTION},
+            parser_kwargs={
+                "description": _DESCRIPTION,
+                # A misspelt option must not pass for the one that it begins.
+                "allow_abbrev": False,
+                **{name: {"allow_abbrev": False} for name in self.subcommands()},
+            },
             args=args,
         )
 

@@ -193,7 +193,7 @@ ResumableDataLoader`) and the loop counters put right for that moment; plain typ
         self.saved_paths = [old for old in self.saved_paths if old != path] + [path]
         outdated = self.saved_paths[: -self.keep_last] if self.keep_last else []
         self.saved_paths = self.saved_paths[len(outdated) :]
-        trainer.save_checkpoint(path)
+        trainer.save_checkpoint(path, weights_only=False)
         for old in outdated:
             trainer.strategy.remove_checkpoint(old)
 

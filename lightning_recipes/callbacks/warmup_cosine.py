@@ -4,6 +4,7 @@ import math
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 
 from lightning_recipes.schedules import WarmupCosine
@@ -25,7 +26,8 @@ class WarmupCosineLR(Callback):
         warmup: An int is a number of optimizer steps, a float in [0, 1) a share of all steps.
         min_ratio: The floor as a share of the peak, in [0, 1].
         total_steps: Optimizer steps until the floor; by default all steps of the training, from
-            ``max_epochs``, ``max_steps``, ``limit_train_batches`` and ``accumulate_grad_batches``.
+            ``max_epochs``, ``max_steps``, ``limit_train_batches`` and ``accumulate_grad_batches``
+            or a ``GradientAccumulationScheduler``.
 
     Raises:
         ValueError: An argument is out of its range, or the warmup would take all steps.
@@ -91,18 +93,24 @@ class WarmupCosineLR(Callback):
             )
 
     def _estimate(self, trainer: Trainer) -> int:
-        way_out = "Set Trainer(max_steps=...), or WarmupCosineLR(total_steps=...)."
-        try:
-            steps = trainer.estimated_stepping_batches
-        except MisconfigurationException as error:
-            raise MisconfigurationException(
-                f"WarmupCosineLR needs to know the number of optimizer steps, and Lightning cannot "
-                f"tell: {error} {way_out}"
-            ) from error
+        steps = trainer.estimated_stepping_batches
         if steps < 0 or math.isinf(steps):
             raise MisconfigurationException(
                 "WarmupCosineLR needs to know the number of optimizer steps, and it is unlimited "
                 f"(max_epochs={trainer.max_epochs}, max_steps={trainer.max_steps}, or a loader "
-                f"without a length). {way_out}"
+                "without a length). Set Trainer(max_steps=...), or WarmupCosineLR(total_steps=...)."
             )
-        return int(steps)
+        schedulers = [
+            callback
+            for callback in trainer.callbacks  # type: ignore[attr-defined]
+            if isinstance(callback, GradientAccumulationScheduler)
+        ]
+        if not schedulers or trainer.max_epochs in (None, -1):
+            return int(steps)
+        # Lightning multiplies the first epoch's number of steps with the number of epochs.
+        steps_of_epochs = (
+            math.ceil(trainer.num_training_batches / schedulers[-1].get_accumulate_grad_batches(e))
+            for e in range(trainer.max_epochs)
+        )
+        limit = math.inf if trainer.max_steps == -1 else trainer.max_steps
+        return int(min(sum(steps_of_epochs), limit))

@@ -1,0 +1,32 @@
+from pathlib import Path
+
+import pytest
+
+from tests.commands import ROOT, run_command
+
+EXAMPLES = {
+    "custom_module.py": ("", "runs/autoencoder/resume/step=000000380.ckpt"),
+    "baselines.py": ("digits", "runs/digits/resume/step=000000570.ckpt"),
+}
+
+
+def test_every_example_is_run() -> None:
+    assert {path.name for path in (ROOT / "examples").glob("*.py")} == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example_runs(name: str, tmp_path: Path) -> None:
+    arguments, written = EXAMPLES[name]
+    run_command(f"python examples/{name} {arguments}", tmp_path)
+    assert (tmp_path / written).is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "margin"), [("digits", 0.01), ("names", 0.0)], ids=["digits", "names"]
+)
+def test_recipe_is_as_good_as_the_baseline(name: str, margin: float, tmp_path: Path) -> None:
+    output = run_command(f"python examples/baselines.py {name}", tmp_path)
+    table = output[output.rindex(f"\n{name} ") :]
+    print(table)  # noqa: T201 - shown with pytest -s, and when it fails
+    accuracies = {row.split()[0]: float(row.split()[1]) for row in table.strip().splitlines()[1:]}
+    assert accuracies["recipe"] >= accuracies["baseline"] - margin
