@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
+from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 from lightning_recipes.callbacks.resume_checkpoint import ResumeCheckpoint
 
-__all__ = ["RecipesCLI", "main"]
+__all__ = ["LossProgressBar", "RecipesCLI", "main"]
 
 _BATCHES_PER_REFRESH = 20
 _DESCRIPTION = """Train, evaluate and resume PyTorch Lightning modules from YAML files.
@@ -30,12 +30,29 @@ starts.
 """
 
 
+class LossProgressBar(TQDMProgressBar):
+    """The progress bar, with the training loss fetched from the device when it is drawn.
+
+    ``self.log(..., prog_bar=True)`` in a training step makes Lightning (2.6.6) fetch the value
+    after every batch, drawn or not, so that the host waits for the device each time.
+    """
+
+    def get_metrics(
+        self, trainer: Trainer, pl_module: LightningModule
+    ) -> dict[str, int | str | float | dict[str, float]]:
+        """Return what stands at the end of the bar."""
+        metrics = super().get_metrics(trainer, pl_module)
+        loss = trainer.callback_metrics.get("train/loss")
+        return metrics if loss is None else {**metrics, "train/loss": loss.item()}
+
+
 class RecipesCLI(LightningCLI):
     """LightningCLI for any LightningModule and LightningDataModule.
 
     Everything a run writes goes under ``trainer.default_root_dir``: ``metrics.csv`` and the saved
     ``config.yaml`` in ``lightning_logs/version_N``, TensorBoard events beside them where it is
-    installed, checkpoints below. ``predict`` saves its predictions there too, one file per rank.
+    installed, the best model in ``checkpoints``, the run itself in ``resume``. ``predict`` saves
+    its predictions there too, one file per rank.
 
     Args:
         args: Arguments instead of those of the process, for use from Python.
@@ -68,14 +85,19 @@ class RecipesCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Build the trainer, with loggers and a progress bar where the configuration names none."""
         options = self.config_init[self.subcommand]["trainer"]
+        root = options["default_root_dir"] or "."
         if options["logger"] is None or options["logger"] is True:
-            kwargs["logger"] = _default_loggers(options["default_root_dir"] or ".")
+            kwargs["logger"] = _default_loggers(root)
         callbacks = options["callbacks"] or []
         callbacks = [*callbacks] if isinstance(callbacks, list) else [callbacks]
+        for callback in callbacks:
+            if isinstance(callback, ModelCheckpoint) and callback.dirpath is None:
+                # Lightning's own default moves with every start, and a resumed ModelCheckpoint
+                # forgets the best model when its folder has moved.
+                callback.dirpath = str(Path(root, "checkpoints").absolute())
         has_bar = any(isinstance(callback, ProgressBar) for callback in callbacks)
         if options["enable_progress_bar"] is not False and not has_bar:
-            # Lightning's own looks at the loss after every batch, and so waits for the device.
-            callbacks.append(TQDMProgressBar(refresh_rate=_BATCHES_PER_REFRESH))
+            callbacks.append(LossProgressBar(refresh_rate=_BATCHES_PER_REFRESH))
         return super().instantiate_trainer(callbacks=callbacks, **kwargs)
 
     def predict(self, model: LightningModule, **kwargs: Any) -> None:

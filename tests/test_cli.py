@@ -42,7 +42,8 @@ def fit(root: Path, *options: str) -> RecipesCLI:
             ),
             *("--trainer.accelerator", "cpu", "--trainer.default_root_dir", str(root)),
             *("--trainer.max_epochs", "1", "--trainer.limit_train_batches", "2"),
-            *("--trainer.limit_val_batches", "0", "--trainer.enable_progress_bar", "false"),
+            *("--trainer.callbacks", "ModelCheckpoint", "--trainer.limit_val_batches", "0"),
+            *("--trainer.enable_progress_bar", "false"),
             *("--trainer.enable_model_summary", "false", *options),
         ]
     )
@@ -65,7 +66,8 @@ def test_everything_is_written_under_the_root(digits_run: tuple[Path, str]) -> N
     assert {path.name for path in cwd.iterdir()} == {"configs", "examples", "runs"}
     log_dir = cwd / "runs/digits/lightning_logs/version_0"
     names = {path.name.partition(".")[0] for path in log_dir.iterdir()}
-    assert names >= {"metrics", "config", "checkpoints", "events"}
+    assert names >= {"metrics", "config", "events"}
+    assert list((cwd / "runs/digits/checkpoints").iterdir())
     with (log_dir / "metrics.csv").open() as file:
         assert "val/accuracy" in next(csv.reader(file))
     assert list((cwd / "runs/digits/resume").iterdir())
@@ -103,7 +105,7 @@ def test_saved_config_reproduces_the_run(digits_run: tuple[Path, str]) -> None:
 
 def test_validate_test_and_predict_take_the_checkpoint(digits_run: tuple[Path, str]) -> None:
     cwd, _ = digits_run
-    (best,) = (cwd / "runs/digits/lightning_logs/version_0/checkpoints").glob("*.ckpt")
+    (best,) = (cwd / "runs/digits/checkpoints").glob("*.ckpt")
     options = f"--config configs/digits.yaml --trainer.accelerator cpu --ckpt_path '{best}'"
     assert "val/accuracy" in run_command(f"lightning-recipes validate {options}", cwd)
     assert "test/accuracy" in run_command(f"lightning-recipes test {options}", cwd)
@@ -125,11 +127,11 @@ def test_misspelt_key_is_refused_by_name(
 
 
 def test_command_line_wins_over_a_checkpoints_hyper_parameters(tmp_path: Path) -> None:
-    first = fit(tmp_path / "a", "--model.rate", "0.5")
+    first = fit(tmp_path, "--model.rate", "0.5")
     path = first.trainer.checkpoint_callback.best_model_path  # type: ignore[union-attr]
     assert torch.load(path, weights_only=True)["hyper_parameters"]["rate"] == 0.5
     options = ("--model.rate", "0.25", "--ckpt_path", path, "--trainer.max_epochs", "2")
-    second = fit(tmp_path / "b", *options)
+    second = fit(tmp_path, *options)
     assert second.model.rate == 0.25
 
 

@@ -72,7 +72,8 @@ class RecipeModule(LightningModule, ABC):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the loss of a training batch, and log it."""
         step = self.step(batch)
-        self.log("train/loss", step.loss.detach(), batch_size=step.count, prog_bar=True)  # type: ignore[arg-type]
+        # Not in the progress bar: Lightning would fetch it from the device after every batch.
+        self.log("train/loss", step.loss.detach(), batch_size=step.count)  # type: ignore[arg-type]
         self._log_metrics(self.train_metrics, step)
         return step.loss
 

@@ -1,61 +1,30 @@
 """Classification of inputs of one shape."""
 
-from typing import Any, final
+from typing import final
 
-import torch
-from lightning.pytorch.cli import OptimizerCallable
-from torch import Tensor, nn
-from torchmetrics import MetricCollection
-from torchmetrics.classification import MulticlassAccuracy
+from torch import Tensor
 
-from lightning_recipes.modules.base import RecipeModule
-from lightning_recipes.modules.optimizers import LRScaling
-from lightning_recipes.modules.step import Step, cross_entropy_step
+from lightning_recipes.modules.cross_entropy import CrossEntropyModule
 
 __all__ = ["Classifier"]
 
 
 @final
-class Classifier(RecipeModule):
-    """Cross-entropy training of a network on batches ``(inputs, target)``.
+class Classifier(CrossEntropyModule):
+    """Cross-entropy training of a network that maps inputs (B, ...) to logits (B, C).
 
-    Logs ``loss`` and ``accuracy`` per stage, see :class:`~lightning_recipes.RecipeModule`.
+    Batches are ``(inputs, target)`` with class indices (B,). Logs ``loss`` and ``accuracy`` per
+    stage, see :class:`~lightning_recipes.RecipeModule`.
 
     Args:
-        network: Maps inputs (B, ...) to logits (B, C).
+        network: The network.
         num_classes: C.
         label_smoothing: Share of the target spread over all classes, in [0, 1).
         optimizer: As in :class:`~lightning_recipes.RecipeModule`.
         lr_scaling: As in :class:`~lightning_recipes.RecipeModule`.
     """
 
-    def __init__(
-        self,
-        network: nn.Module,
-        *,
-        num_classes: int,
-        label_smoothing: float = 0.0,
-        optimizer: OptimizerCallable = torch.optim.AdamW,
-        lr_scaling: LRScaling = "none",
-    ) -> None:
-        super().__init__(
-            optimizer=optimizer,
-            metrics=MetricCollection(
-                {"accuracy": MulticlassAccuracy(num_classes, average="micro")}
-            ),
-            lr_scaling=lr_scaling,
-        )
-        # Named one by one: a network or an optimizer has no place in a checkpoint's numbers.
-        self.save_hyperparameters("num_classes", "label_smoothing", "lr_scaling")
-        self.network = network
-        self.label_smoothing = label_smoothing
-
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits (B, C)."""
         logits: Tensor = self.network(inputs)
         return logits
-
-    def step(self, batch: Any) -> Step:
-        """Return the cross-entropy of a batch ``(inputs, target)``."""
-        inputs, target = batch
-        return cross_entropy_step(self(inputs), target, label_smoothing=self.label_smoothing)

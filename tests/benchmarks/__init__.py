@@ -1,0 +1,1 @@
+"""Questions of speed, answered side by side; not collected by pytest."""

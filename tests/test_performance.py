@@ -1,0 +1,61 @@
+"""Costs that can be counted rather than timed."""
+
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader
+
+from lightning_recipes.cli import LossProgressBar
+from tests.project import NUM_BATCHES, PointsDataModule, make_module, make_trainer
+
+# What makes a host wait for its device: a value or a data-dependent shape has to be known.
+SYNCHRONISING = {"_local_scalar_dense", "nonzero", "unique_dim", "_unique2", "masked_select"}
+
+
+class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the calls of each operator."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.calls[func._schema.name.removeprefix("aten::")] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def synchronisations(root: Path, num_batches: int) -> int:
+    bar = LossProgressBar(refresh_rate=1000)
+    trainer = make_trainer(
+        root,
+        bar,
+        max_epochs=1,
+        limit_train_batches=num_batches,
+        limit_val_batches=0,
+        log_every_n_steps=1000,
+        enable_progress_bar=True,
+    )
+    trainer.callbacks[0].every_n_steps = 1000  # type: ignore[attr-defined]
+    trainer.callbacks[1].total_steps = 100  # type: ignore[attr-defined]
+    data = PointsDataModule(batch_size=4)
+    data.setup("fit")
+    batches: DataLoader[Any] = DataLoader(list(data.train_dataloader()), batch_size=None)  # type: ignore[arg-type]
+    module = make_module()
+    module.optimizer = partial(torch.optim.SGD, lr=0.1)  # Adam's steps are counted on the host
+    with Operators() as operators:
+        # batches made before: on the host, where data is prepared, reading a value costs nothing
+        trainer.fit(module, batches, batches)
+    assert operators.calls["mm"] + operators.calls["addmm"] > num_batches
+    return sum(operators.calls[name] for name in SYNCHRONISING)
+
+
+def test_no_synchronisation_off_the_logging_steps(tmp_path: Path) -> None:
+    few = synchronisations(tmp_path / "few", 2)
+    many = synchronisations(tmp_path / "many", NUM_BATCHES)
+    assert few == many
