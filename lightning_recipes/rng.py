@@ -42,7 +42,8 @@ def derive_seed(*coordinates: int) -> int:
     generator uses, are *guaranteed* to differ between any two points that agree up to their last
     three coordinates and differ by less than 1,164 in each of those (8 ranks x 16 workers x 100
     epochs), and between any two that differ only in the last one, by less than 2**32 (the samples
-    of an epoch). That is a property of the lattice of the multiplier, not luck.
+    of an epoch). That is a property of the lattice of the multiplier, not luck. Coordinates that
+    differ by 2**32 share them.
 
     Args:
         *coordinates: Integers in [0, 2**64). The number of them is part of the point: ``(0, 1)``
@@ -110,11 +111,12 @@ def capture_rng_state() -> dict[str, Any]:
 def restore_rng_state(state: dict[str, Any]) -> None:
     """Put every global generator back to what :func:`capture_rng_state` returned.
 
-    All or nothing: the state is checked before the first generator is touched. The state of a
-    device that this process does not have is left out, since nothing here can draw from it.
+    All or nothing: every part is tried on a scratch generator before the first global one is
+    touched. The state of a device that this process does not have is left out, since nothing here
+    can draw from it.
 
     Raises:
-        ValueError: The state has another version, or a tensor of another dtype or size.
+        ValueError: The state has another version, lacks a part, or a part is damaged.
     """
     if not isinstance(state, dict) or state.get("version") != _VERSION:
         found = state.get("version") if isinstance(state, dict) else type(state).__name__
@@ -122,24 +124,33 @@ def restore_rng_state(state: dict[str, Any]) -> None:
             f"An RNG state of version {_VERSION} is needed, got {found!r}. It was not captured by "
             "capture_rng_state(), or by another version of lightning_recipes."
         )
-    python, numpy, device = state["python"], state["numpy"], state["device"]
-    python_words = _to_words(python["words"], "python", 625)
-    numpy_words = _to_words(numpy["words"], "numpy", 624)
-    host = _checked_bytes(state["torch"], "torch", torch.get_rng_state())
-    module = _device_module()
-    if device is not None and module is not None and device["type"] == module[0]:
-        device_bytes = _checked_bytes(device["state"], device["type"], module[1].get_rng_state())
-        module[1].set_rng_state(device_bytes)
-    random.setstate((python["version"], tuple(python_words.tolist()), python["gauss"]))
-    np.random.set_state(  # noqa: NPY002
-        {
-            "bit_generator": "MT19937",
-            "state": {"key": numpy_words, "pos": numpy["position"]},
-            "has_gauss": numpy["has_gauss"],
-            "gauss": numpy["gauss"],
-        }
-    )
+    part = "python"
+    try:
+        python = _python_state(state[part])
+        random.Random().setstate(python)
+        part = "numpy"
+        numpy = _numpy_state(state[part])
+        np.random.RandomState().set_state(numpy)
+        part = "torch"
+        host = state[part].cpu()
+        torch.Generator().set_state(host)
+        part = "device"
+        device, module = state[part], _device_module()
+        if module is None or device is None or device["type"] != module[0]:
+            module = None
+        else:
+            torch.Generator(device["type"]).set_state(device["state"].cpu())
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"The {part} part of the RNG state is missing or damaged ({error}). Nothing was "
+            "restored; resume from another checkpoint."
+        ) from error
+    random.setstate(python)
+    np.random.set_state(numpy)  # noqa: NPY002
     torch.set_rng_state(host)
+    if module is not None:
+        # torch takes the state of every generator, a GPU's too, from host memory only.
+        module[1].set_rng_state(device["state"].cpu())
 
 
 @contextmanager
@@ -191,26 +202,27 @@ def _to_tensor(words: Any) -> Tensor:
     return torch.from_numpy(np.array(words, dtype=np.uint32).view(np.int32))
 
 
-def _to_words(tensor: Any, name: str, size: int) -> Any:
+def _python_state(state: dict[str, Any]) -> tuple[Any, ...]:
+    return state["version"], tuple(_to_words(state["words"], 625).tolist()), state["gauss"]
+
+
+def _numpy_state(state: dict[str, Any]) -> dict[str, Any]:
+    # numpy itself does not check the position, and reads past its words.
+    if not 0 <= state["position"] <= 624:
+        raise ValueError(f"position must be in [0, 624], got {state['position']}")
+    return {
+        "bit_generator": "MT19937",
+        "state": {"key": _to_words(state["words"], 624), "pos": state["position"]},
+        "has_gauss": state["has_gauss"],
+        "gauss": float(state["gauss"]),
+    }
+
+
+def _to_words(tensor: Any, size: int) -> Any:
     found = (tensor.dtype, tuple(tensor.shape)) if isinstance(tensor, Tensor) else type(tensor)
     if found != (torch.int32, (size,)):
-        raise ValueError(
-            f"The {name} RNG state is an int32 tensor of {size} words, got {found}. The checkpoint "
-            "is damaged or was edited; resume from another one."
-        )
+        raise ValueError(f"an int32 tensor of {size} words is needed, got {found}")
     return tensor.cpu().numpy().view(np.uint32)
-
-
-def _checked_bytes(tensor: Any, name: str, current: Tensor) -> Tensor:
-    found = (tensor.dtype, tuple(tensor.shape)) if isinstance(tensor, Tensor) else type(tensor)
-    if found != (torch.uint8, tuple(current.shape)):
-        raise ValueError(
-            f"The {name} RNG state is a uint8 tensor of {current.numel()} bytes, got {found}. The "
-            "checkpoint is damaged or comes from another version of torch."
-        )
-    # torch takes the state of every generator, a GPU's too, from host memory only.
-    cpu_tensor: Tensor = tensor.cpu()
-    return cpu_tensor
 
 
 def _device_module() -> tuple[str, Any] | None:

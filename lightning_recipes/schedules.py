@@ -78,8 +78,9 @@ class WarmupCosine(LRScheduler):
         min_ratio: float = 0.0,
         last_epoch: int = -1,
     ) -> None:
-        if warmup_steps < 0:
-            raise ValueError(f"warmup_steps must be >= 0, got {warmup_steps}.")
+        for name, steps in (("warmup_steps", warmup_steps), ("total_steps", total_steps)):
+            if not isinstance(steps, int) or steps < 0:
+                raise ValueError(f"{name} is a number of optimizer steps >= 0, got {steps!r}.")
         if warmup_steps >= total_steps:
             raise ValueError(
                 f"warmup_steps must be less than total_steps, got {warmup_steps} and "
@@ -100,7 +101,7 @@ class WarmupCosine(LRScheduler):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on at the saved step; refuse a state that belongs to another curve."""
-        saved = {name: state_dict[name] for name in self._curve()}
+        saved = {name: state_dict.get(name) for name in self._curve()}
         if saved != self._curve():
             raise ValueError(
                 f"The saved schedule is {saved}, the new one {self._curve()}. Going on would make "

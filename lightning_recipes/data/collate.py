@@ -1,8 +1,9 @@
 """Pad ragged samples to the longest of the batch, and keep the lengths."""
 
+import copy
 import dataclasses
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -66,14 +67,15 @@ class PadCollate:
     Args:
         pad_value: What to pad with, or one per field: ``{"labels": -100}``, others 0.
         pad_to_multiple_of: Round the padded length up, for kernels that like multiples of 8.
-        max_length: Longest sequence allowed, in steps; a longer one is an error.
+        max_length: Longest sequence allowed, in steps before rounding up; a longer one is an error.
         side: ``"right"`` pads after the sequence, ``"left"`` before it (:class:`LeftPadded`).
         fixed: Fields with a first axis that is no sequence, e.g. an image's channels.
 
     Raises:
         ValueError: An argument is out of range; or, while collating: an empty batch, samples with
             different fields, ranks or dtypes, a sequence of length 0 or over ``max_length``, a pad
-            value that the dtype cannot hold. The message names the field.
+            value that the dtype cannot hold, a field named here that no sample has. The message
+            names the field.
 
     Example:
         >>> collate = PadCollate(pad_value={"labels": -100})
@@ -106,11 +108,19 @@ class PadCollate:
         self.max_length = max_length
         self.side = side
         self.fixed = frozenset(fixed)
+        self._named = self.fixed | (set(pad_value) if isinstance(pad_value, Mapping) else set())
 
     def __call__(self, samples: Sequence[Any]) -> Any:
         """Return the batch of ``samples``."""
         if not samples:
             raise ValueError("PadCollate needs at least one sample, got an empty batch.")
+        if self._named:
+            fields = set(_leaf_paths(samples[0], ""))
+            if unknown := sorted(self._named - fields):
+                raise ValueError(
+                    f"pad_value and fixed name fields of the samples, {sorted(fields)}, got "
+                    f"{unknown}."
+                )
         return self._collate(samples, "")
 
     def _collate(self, samples: Sequence[Any], path: str) -> Any:
@@ -133,8 +143,15 @@ class PadCollate:
             _check_alike(samples, path, type)
             return list(samples)
         tensors = [_to_tensor(sample, path) for sample in samples]
+        is_fixed = path in self.fixed
+        for i, tensor in enumerate(tensors):
+            if tensor.ndim and not is_fixed and not len(tensor):
+                raise ValueError(
+                    f"A sequence has at least one step; sample {i} of the batch has none in "
+                    f"{_at(path)}. Leave it out of the data set, or give it a begin marker."
+                )
         _check_alike(tensors, path, lambda t: (t.dtype, t.ndim))
-        if tensors[0].ndim == 0 or path in self.fixed:
+        if tensors[0].ndim == 0 or is_fixed:
             _check_alike(tensors, path, lambda t: tuple(t.shape))
             return torch.stack(tensors)
         _check_alike(tensors, path, lambda t: tuple(t.shape[1:]))
@@ -143,11 +160,6 @@ class PadCollate:
     def _pad(self, tensors: list[Tensor], path: str) -> Padded:
         lengths = [len(tensor) for tensor in tensors]
         longest = max(lengths)
-        if min(lengths) == 0:
-            raise ValueError(
-                f"A sequence has at least one step; sample {lengths.index(0)} of the batch has "
-                f"none in {_at(path)}. Leave it out of the data set, or give it a begin marker."
-            )
         if self.max_length is not None and longest > self.max_length:
             raise ValueError(
                 f"A sequence has at most max_length={self.max_length} steps; sample "
@@ -196,6 +208,14 @@ def _field_names(sample: Any) -> tuple[Any, ...] | None:
     return None
 
 
+def _leaf_paths(sample: Any, path: str) -> Iterator[str]:
+    names = _field_names(sample)
+    if names is None:
+        yield path
+    for name in names or ():
+        yield from _leaf_paths(_get(sample, name), f"{path}.{name}".strip("."))
+
+
 def _get(sample: Any, name: Any) -> Any:
     if isinstance(sample, Mapping) or isinstance(name, int):
         return sample[name]
@@ -206,14 +226,18 @@ def _build(like: Any, names: tuple[Any, ...], columns: list[Any]) -> Any:
     if isinstance(like, Mapping):
         return dict(zip(names, columns, strict=True))
     if dataclasses.is_dataclass(like):
-        return type(like)(*columns)  # type: ignore[misc]
+        built = copy.copy(like)
+        for name, column in zip(names, columns, strict=True):
+            object.__setattr__(built, name, column)  # also of a frozen one, or with init=False
+        return built
     return like._make(columns) if hasattr(like, "_make") else tuple(columns)
 
 
 def _to_tensor(field: Any, path: str) -> Tensor:
     try:
         if isinstance(field, np.ndarray | np.generic):
-            field = np.require(field, requirements="W")  # torch warns about read-only memory
+            # torch warns about read-only memory and refuses negative strides
+            field = np.require(field, requirements=["C", "W"])
         return torch.as_tensor(field)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(

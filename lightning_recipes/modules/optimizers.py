@@ -9,13 +9,8 @@ __all__ = ["LRScaling", "lr_scale", "parameter_groups"]
 
 LRScaling = Literal["none", "sqrt", "linear"]
 
-_NORMS = (
-    nn.modules.batchnorm._NormBase,
-    nn.GroupNorm,
-    nn.LayerNorm,
-    nn.LocalResponseNorm,
-    nn.RMSNorm,
-)
+# The normalisation layers whose weights can have two dimensions; all others have one.
+_NORMS = (nn.LayerNorm, nn.RMSNorm)
 
 
 def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:

@@ -45,6 +45,9 @@ class NgramNet(nn.Module):
         dropout: float = 0.4,
     ) -> None:
         super().__init__()
+        for name, size in (("max_ngram", max_ngram), ("num_buckets", num_buckets)):
+            if size < 1:
+                raise ValueError(f"{name} must be >= 1, got {size}.")
         self.max_ngram = max_ngram
         self.num_buckets = num_buckets
         self.table = nn.Parameter(torch.empty(num_buckets, width).normal_(std=0.1))
@@ -56,7 +59,7 @@ class NgramNet(nn.Module):
     def forward(self, values: Tensor, mask: Tensor) -> Tensor:
         """Return the logits."""
         # Zero stands for padding, so the zero next to a real symbol marks the begin or the end.
-        symbols = F.pad(values.masked_fill(~mask, 0), (1, 1))
+        symbols = F.pad(values.long().masked_fill(~mask, 0), (1, 1))
         sizes = range(1, min(self.max_ngram, symbols.shape[1]) + 1)
         rows, valid = zip(*(self._ngrams(symbols, n) for n in sizes), strict=True)
         present = torch.cat(valid, dim=1).to(self.table.dtype)
