@@ -56,10 +56,10 @@ class RecipeDataModule(LightningDataModule, ABC):
     ) -> None:
         super().__init__()
         for name, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is the number of samples per rank, >= 1, got {value}.")
-        if num_workers != "auto" and num_workers < 0:
-            raise ValueError(f"num_workers must be >= 0 or 'auto', got {num_workers}.")
+            if value is not None and (type(value) is not int or value < 1):
+                raise ValueError(f"{name} is the number of samples per rank, >= 1, got {value!r}.")
+        if num_workers != "auto" and (type(num_workers) is not int or num_workers < 0):
+            raise ValueError(f"num_workers must be >= 0 or 'auto', got {num_workers!r}.")
         derive_seed(seed)
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size or batch_size

@@ -34,7 +34,8 @@ class ResumableDataLoader(DataLoader[Any]):
     Under DDP every rank takes its share of the global batch, with Lightning's
     ``use_distributed_sampler`` on or off. All ranks have the same number of batches: in the last
     one, where samples may be fewer than ranks, a rank repeats a sample (:meth:`is_filler`). In
-    ``trainer.predict`` nothing is repeated.
+    ``trainer.predict`` nothing is repeated and nothing dropped, and samples are seeded as in epoch
+    0.
 
     Args:
         dataset: Map-style, with ``__len__`` and ``__getitem__``. Found again as
@@ -96,8 +97,8 @@ class ResumableDataLoader(DataLoader[Any]):
         dataloader_kwargs.update(collate_fn=collate_fn, num_workers=num_workers)
         if batch_sampler is not None:
             # Lightning rebuilds a loader around a batch sampler for one purpose, prediction.
-            self._coordinates = _checked_sampler(getattr(batch_sampler, "sampler", None))
-            self._fill = False
+            self._coordinates = _checked_sampler(getattr(batch_sampler, "sampler", batch_sampler))
+            self._is_predicting, self._drop_last = True, False
             super().__init__(dataset, batch_sampler=batch_sampler, **dataloader_kwargs)
             return
         if isinstance(sampler, SequentialSampler):  # Trainer(overfit_batches=...)
@@ -111,7 +112,7 @@ class ResumableDataLoader(DataLoader[Any]):
             rank=rank,
             world_size=world_size,
         )
-        self._fill = True
+        self._is_predicting, self._drop_last = False, drop_last
         super().__init__(
             dataset,
             batch_size,
@@ -119,18 +120,21 @@ class ResumableDataLoader(DataLoader[Any]):
             drop_last=drop_last,
             **dataloader_kwargs,
         )
+        if type(self) is ResumableDataLoader:
+            # What Lightning (2.6.6) noted of a loader made in a hook makes trainer.predict pass
+            # batch_size twice where it was given by position. Without, it reads the attributes.
+            vars(self).pop("__pl_saved_args", None)
 
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch."""
-        self._check_world()
+        self._prepare()
         num_batches = len(self._coordinates.order)
-        return num_batches - (not self._fill and self.is_filler(num_batches - 1))
+        return num_batches - (self._is_predicting and self.is_filler(num_batches - 1))
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         # A generator runs nothing before its first next(): an epoch or a position that is set after
         # Lightning's early iter() is honoured, and no worker starts in vain.
-        self._check_world()
-        self._coordinates.fill = self._fill
+        self._prepare()
         self._coordinates.begin()
         batches = super().__iter__()
         end = object()
@@ -159,8 +163,8 @@ class ResumableDataLoader(DataLoader[Any]):
         """Let the next iteration start at a saved position.
 
         Raises:
-            ValueError: The state has another version, or was saved with another data set length,
-                global batch size, seed or shuffle.
+            ValueError: The state has another version, lacks a part, or was saved with another data
+                set length, global batch size, seed or shuffle.
         """
         if state_dict.get("version") != _VERSION:
             raise ValueError(
@@ -168,7 +172,12 @@ class ResumableDataLoader(DataLoader[Any]):
                 f"{state_dict.get('version')!r}. It was saved by another loader or by another "
                 "version of lightning_recipes."
             )
-        for name, value in self._identity().items():
+        identity = self._identity()
+        if missing := sorted({"epoch", "batch", "passes", *identity} - set(state_dict)):
+            raise ValueError(
+                f"The loader state lacks {missing}: it was saved by another loader, or edited."
+            )
+        for name, value in identity.items():
             if state_dict[name] != value:
                 raise ValueError(
                     f"The saved position has {name}={state_dict[name]!r}, this loader {value!r}: "
@@ -186,13 +195,15 @@ class ResumableDataLoader(DataLoader[Any]):
             "shuffle": sampler.shuffle,
         }
 
-    def _check_world(self) -> None:
+    def _prepare(self) -> None:
         sampler = self._coordinates
+        # trainer.predict rebuilds the loader around the same sampler.
+        sampler.fill, sampler.drop_last = not self._is_predicting, self._drop_last
         num_samples, world_size = sampler.num_dataset_samples, sampler.num_replicas
-        if sampler.shuffle and num_samples < world_size:
+        if num_samples < world_size and (sampler.shuffle or self._is_predicting):
             raise ValueError(
-                f"A training set needs a sample for every rank, got {num_samples} samples for "
-                f"{world_size} ranks. Use fewer devices or more data."
+                f"Training and prediction need a sample for every rank, got {num_samples} samples "
+                f"for {world_size} ranks. Use fewer devices or more data."
             )
         if not len(sampler.order):
             raise ValueError(

@@ -129,7 +129,8 @@ class CoordinateSampler(DistributedSampler[Any]):
             if self.fill and not mine:
                 mine = range(1)
             for index in batch[mine.start : mine.stop].tolist():
-                yield SampleIndex(index, epoch)
+                # a prediction writer gets to see the indices, and may save them as plain numbers
+                yield SampleIndex(index, epoch) if self.fill else index
 
     def __len__(self) -> int:
         """Return the number of this rank's samples in a whole epoch."""

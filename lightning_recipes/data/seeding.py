@@ -55,12 +55,13 @@ class SeededDataset(Dataset[T_co], Generic[T_co]):
 
     def __getitem__(self, index: int) -> T_co:
         global _current_seed
+        outer_seed = _current_seed
         _current_seed = derive_seed(self.seed, getattr(index, "epoch", 0), index)
         try:
             seed_host_generators(_current_seed)
             return self.dataset[int(index)]
         finally:
-            _current_seed = None
+            _current_seed = outer_seed
 
     def __getitems__(self, indices: Sequence[int]) -> list[T_co]:
         return [self[index] for index in indices]

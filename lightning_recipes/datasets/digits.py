@@ -35,6 +35,7 @@ class DigitsDataModule(RecipeDataModule):
         max_shift: Largest shift of a training image, in pixels; 0 for none.
 
     Raises:
+        ValueError: An argument is out of range.
         ModuleNotFoundError: scikit-learn is not installed.
     """
 
@@ -53,6 +54,8 @@ class DigitsDataModule(RecipeDataModule):
             num_workers=num_workers,
             seed=seed,
         )
+        if max_shift not in range(8):
+            raise ValueError(f"max_shift is a number of pixels in 0..7, got {max_shift!r}.")
         self.max_shift = max_shift
 
     def setup(self, stage: str) -> None:

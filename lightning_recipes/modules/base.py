@@ -69,12 +69,19 @@ class RecipeModule(LightningModule, ABC):
         Compute the loss in float32 (``logits.float()``): under mixed precision the logits are not.
         """
 
+    def on_fit_start(self) -> None:
+        """Empty the metrics: after ``trainer.validate`` they hold tensors of its inference mode."""
+        for metrics in (self.train_metrics, self.val_metrics, self.test_metrics):
+            metrics.reset()
+
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the loss of a training batch, and log it."""
         step = self.step(batch)
         # Not in the progress bar: Lightning would fetch it from the device after every batch.
         self.log("train/loss", step.loss.detach(), batch_size=step.count)  # type: ignore[arg-type]
-        self._log_metrics(self.train_metrics, step)
+        if step.preds is not None:
+            self.train_metrics.update(step.preds.detach(), step.target)
+            self._log_metrics(self.train_metrics, step)
         return step.loss
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
@@ -111,14 +118,20 @@ class RecipeModule(LightningModule, ABC):
         dataloader_idx: int,
     ) -> None:
         step = self.step(batch)
+        has_preds = step.preds is not None
         if self._is_filler(stage, batch_idx, dataloader_idx):
             step = Step(torch.zeros_like(step.loss), 0)
-        self.log(f"{stage}/loss", step.loss, batch_size=step.count, sync_dist=True, prog_bar=True)  # type: ignore[arg-type]
-        self._log_metrics(metrics, step)
+        elif has_preds:
+            metrics.update(step.preds, step.target)
+        if has_preds:
+            # Also for a filler, or its rank would stay away when the others compute the metric.
+            self._log_metrics(metrics, step)
+        # A float on the loss's device: Lightning (2.6.6) averages the ranks' counts, and the mean
+        # of integers would be rounded.
+        count = step.loss.new_ones(()) * step.count
+        self.log(f"{stage}/loss", step.loss, batch_size=count, sync_dist=True, prog_bar=True)  # type: ignore[arg-type]
 
     def _log_metrics(self, metrics: MetricCollection, step: Step) -> None:
-        if step.preds is not None:
-            metrics.update(step.preds.detach(), step.target)
         if len(metrics):
             self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=step.count)  # type: ignore[arg-type]
 
