@@ -1,6 +1,7 @@
 """Run a function on real ranks: processes that share a gloo group."""
 
 import os
+import pickle
 import socket
 import tempfile
 import traceback
@@ -73,7 +74,7 @@ def _as_torchrun(function: Callable[..., Any], args: tuple[Any, ...], port: int)
 def _receive(pipe: Connection, rank: int) -> Any:
     if not pipe.poll(_TIMEOUT_S):
         raise TimeoutError(f"Rank {rank} did not answer within {_TIMEOUT_S} s.")
-    result, error = pipe.recv()
+    result, error = pickle.loads(pipe.recv_bytes())
     if error is not None:
         raise RuntimeError(f"Rank {rank} failed:\n{error}")
     return result
@@ -95,9 +96,10 @@ def _main(
             rank=rank,
             world_size=world_size,
         )
-        sender.send((function(*args), None))
+        # Plain pickle: multiprocessing would share a tensor's memory, which ends with the process.
+        sender.send_bytes(pickle.dumps((function(*args), None)))
         if dist.is_initialized():
             dist.barrier()
             dist.destroy_process_group()
     except Exception:
-        sender.send((None, traceback.format_exc()))
+        sender.send_bytes(pickle.dumps((None, traceback.format_exc())))
