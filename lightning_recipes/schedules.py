@@ -7,13 +7,15 @@ end. This one states both ends and holds the last value for ever.
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-__all__ = ["WarmupCosine", "simulate", "warmup_cosine"]
+__all__ = ["OnNewHorizon", "WarmupCosine", "simulate", "warmup_cosine"]
+
+OnNewHorizon = Literal["error", "keep", "replan"]
 
 
 def warmup_cosine(
@@ -46,10 +48,14 @@ def warmup_cosine(
     """
     if step < warmup_steps:
         return (step + 1) / warmup_steps
-    if step >= total_steps:
-        return min_ratio
-    progress = (step - warmup_steps) / (total_steps - warmup_steps)
-    return min_ratio + (1 - min_ratio) * 0.5 * (1 + math.cos(math.pi * progress))
+    return _cosine(step, start=warmup_steps, stop=total_steps, high=1.0, low=min_ratio)
+
+
+def _cosine(step: int, *, start: int, stop: int, high: float, low: float) -> float:
+    """Return the height of half a cosine that falls from ``start`` to ``stop`` and stays low."""
+    if step >= stop:
+        return low
+    return low + (high - low) * 0.5 * (1 + math.cos(math.pi * (step - start) / (stop - start)))
 
 
 class WarmupCosine(LRScheduler):
@@ -58,11 +64,17 @@ class WarmupCosine(LRScheduler):
     Call ``step()`` once after every optimizer step. Its state is a few numbers, the curve is a
     function of the step alone, and groups keep their ratio.
 
+    A saved run can go on with another horizon, and what that means is said beforehand: ``"error"``
+    refuses; ``"keep"`` follows the saved curve to its end and then its floor; ``"replan"`` falls
+    from the rate reached so far along a new half cosine to the new end (a warmup still under way is
+    finished first). The rate never climbs: a run that was at its floor stays there.
+
     Args:
         optimizer: The optimizer; its groups' ``lr`` are the peaks.
         warmup_steps: As in :func:`warmup_cosine`.
         total_steps: As in :func:`warmup_cosine`; greater than ``warmup_steps``.
         min_ratio: As in :func:`warmup_cosine`; in [0, 1].
+        on_new_horizon: What a loaded state with other arguments means.
         last_epoch: Optimizer steps already taken, less one; torch's own name for it.
 
     Raises:
@@ -76,6 +88,7 @@ class WarmupCosine(LRScheduler):
         warmup_steps: int,
         total_steps: int,
         min_ratio: float = 0.0,
+        on_new_horizon: OnNewHorizon = "error",
         last_epoch: int = -1,
     ) -> None:
         for name, steps in (("warmup_steps", warmup_steps), ("total_steps", total_steps)):
@@ -89,33 +102,50 @@ class WarmupCosine(LRScheduler):
             )
         if not 0.0 <= min_ratio <= 1.0:
             raise ValueError(f"min_ratio is a share of the peak in [0, 1], got {min_ratio}.")
+        self.on_new_horizon = on_new_horizon
+        self.requested = {
+            "warmup_steps": warmup_steps,
+            "total_steps": total_steps,
+            "min_ratio": min_ratio,
+        }
         self.warmup_steps = warmup_steps
-        self.total_steps = total_steps
-        self.min_ratio = min_ratio
+        self.fall = {"start": warmup_steps, "stop": total_steps, "high": 1.0, "low": min_ratio}
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float | torch.Tensor]:
         """Return each group's learning rate for the coming optimizer step."""
-        factor = warmup_cosine(self.last_epoch, **self._curve())
+        factor = self._factor(self.last_epoch)
         return [base_lr * factor for base_lr in self.base_lrs]
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the curve and the step, as plain numbers."""
+        state: dict[str, Any] = super().state_dict()
+        state.pop("on_new_horizon")  # a choice of this run, not a state
+        return state
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on at the saved step; refuse a state that belongs to another curve."""
-        saved = {name: state_dict.get(name) for name in self._curve()}
-        if saved != self._curve():
+        """Go on at the saved step."""
+        saved, requested = state_dict.get("requested"), self.requested
+        is_new = saved != requested
+        if saved is None or (is_new and self.on_new_horizon == "error"):
             raise ValueError(
-                f"The saved schedule is {saved}, the new one {self._curve()}. Going on would make "
-                "the learning rate jump. Resume with the same horizon (max_epochs, max_steps, "
-                "accumulate_grad_batches), or give WarmupCosineLR(total_steps=...) the saved one."
+                f"The saved schedule is {saved}, the new one {requested}: the learning rate would "
+                "jump. Resume with the same horizon (max_epochs, max_steps, "
+                'accumulate_grad_batches), or set on_new_horizon="keep" (the saved curve to its '
+                'end, then its floor) or "replan" (from the rate reached to the new end).'
             )
         super().load_state_dict(state_dict)
+        self.requested = requested
+        if is_new and self.on_new_horizon == "replan":
+            start = max(self.last_epoch, self.warmup_steps)
+            low = min(requested["min_ratio"], self._factor(start))
+            stop = requested["total_steps"]
+            self.fall = {"start": start, "stop": stop, "high": self._factor(start), "low": low}
 
-    def _curve(self) -> dict[str, Any]:
-        return {
-            "warmup_steps": self.warmup_steps,
-            "total_steps": self.total_steps,
-            "min_ratio": self.min_ratio,
-        }
+    def _factor(self, step: int) -> float:
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        return _cosine(step, **self.fall)  # type: ignore[arg-type]
 
 
 def simulate(

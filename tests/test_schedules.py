@@ -180,3 +180,57 @@ def test_a_start_at_last_epoch_equals_one_that_was_stepped_there(taken: int) -> 
 def test_simulate_plays_a_schedule_of_torch() -> None:
     rates = simulate(partial(StepLR, step_size=3, gamma=0.5), 10, base_lr=0.8)
     assert rates == pytest.approx([0.8 * 0.5 ** (k // 3) for k in range(10)])
+
+
+def _resumed(curve: dict[str, Any], stop: int, steps: int, **new: Any) -> list[float]:
+    """Rates of a run on ``curve`` that goes on with other arguments after ``stop`` steps."""
+    optimizer = _optimizer(1.0)
+    schedule = WarmupCosine(optimizer, **curve)
+    _play(optimizer, schedule, stop)
+    state = schedule.state_dict()
+    resumed = WarmupCosine(optimizer, **{**curve, **new})
+    resumed.load_state_dict(state)
+    optimizer.param_groups[0]["lr"] = schedule.get_last_lr()[0]  # as an optimizer's state would
+    return [rate for (rate,) in _play(optimizer, resumed, steps)]
+
+
+@given(curve=curves(), stop=st.integers(0, 400), total_steps=st.integers(301, 600))
+def test_a_replanned_run_goes_on_where_it_was_and_never_climbs(
+    curve: dict[str, Any], stop: int, total_steps: int
+) -> None:
+    rates = _resumed(curve, stop, 650, total_steps=total_steps, on_new_horizon="replan")
+    assert rates[0] == warmup_cosine(stop, **curve)
+    after_warmup = rates[max(0, curve["warmup_steps"] - stop) :]
+    assert all(a >= b for a, b in itertools.pairwise(after_warmup))
+    assert rates[-1] == curve["min_ratio"]
+
+
+def test_a_replanned_run_falls_along_a_new_half_cosine() -> None:
+    # At the step 7 of a warmup of 4 and 10 steps the rate is half the peak; five more to the end.
+    curve = {"warmup_steps": 4, "total_steps": 10}
+    rates = _resumed(curve, 7, 7, total_steps=12, on_new_horizon="replan")
+    expected = [0.5 * (1 + math.cos(math.pi * k / 5)) / 2 for k in range(6)]
+    assert rates == pytest.approx([*expected, 0])
+
+
+@given(curve=curves(), stop=st.integers(0, 400))
+def test_a_kept_curve_is_the_saved_one(curve: dict[str, Any], stop: int) -> None:
+    rates = _resumed(curve, stop, 100, total_steps=1000, on_new_horizon="keep")
+    assert rates == [warmup_cosine(k, **curve) for k in range(stop, stop + 100)]
+
+
+@pytest.mark.parametrize("choice", ["keep", "replan"])
+def test_a_second_resume_with_the_new_horizon_changes_nothing(choice: Any) -> None:
+    new = {"warmup_steps": 5, "total_steps": 20, "on_new_horizon": choice}
+    optimizer = _optimizer(1.0)
+    first = WarmupCosine(optimizer, warmup_steps=4, total_steps=10)
+    _play(optimizer, first, 6)
+    second = WarmupCosine(optimizer, **new)
+    second.load_state_dict(first.state_dict())
+    _play(optimizer, second, 3)
+    third = WarmupCosine(_optimizer(1.0), **new)
+    third.load_state_dict(second.state_dict())
+    for _ in range(12):
+        assert third.get_lr() == second.get_lr()
+        second.step()
+        third.step()

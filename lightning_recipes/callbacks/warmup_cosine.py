@@ -1,13 +1,14 @@
 """The warmup-cosine schedule as a callback."""
 
 import math
+from typing import get_args
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 
-from lightning_recipes.schedules import WarmupCosine
+from lightning_recipes.schedules import OnNewHorizon, WarmupCosine
 
 __all__ = ["WarmupCosineLR"]
 
@@ -28,6 +29,8 @@ class WarmupCosineLR(Callback):
         total_steps: Optimizer steps until the floor; by default all steps of the training, from
             ``max_epochs``, ``max_steps``, ``limit_train_batches`` and ``accumulate_grad_batches``
             or a ``GradientAccumulationScheduler``.
+        on_new_horizon: What a resume with another horizon does, as in
+            :class:`~lightning_recipes.WarmupCosine`: ``"error"``, ``"keep"`` or ``"replan"``.
 
     Raises:
         ValueError: An argument is out of its range, or the warmup would take all steps.
@@ -41,6 +44,7 @@ class WarmupCosineLR(Callback):
         warmup: int | float = 0.05,
         min_ratio: float = 0.0,
         total_steps: int | None = None,
+        on_new_horizon: OnNewHorizon = "error",
     ) -> None:
         if isinstance(warmup, float) and not 0.0 <= warmup < 1.0:
             raise ValueError(
@@ -51,11 +55,15 @@ class WarmupCosineLR(Callback):
             raise ValueError(f"warmup as an int is a number of steps >= 0, got {warmup}.")
         if not 0.0 <= min_ratio <= 1.0:
             raise ValueError(f"min_ratio is a share of the peak in [0, 1], got {min_ratio}.")
+        if on_new_horizon not in get_args(OnNewHorizon):
+            choices = get_args(OnNewHorizon)
+            raise ValueError(f"on_new_horizon must be one of {choices}, got {on_new_horizon!r}.")
         if total_steps is not None and total_steps < 1:
             raise ValueError(f"total_steps must be >= 1 or None, got {total_steps}.")
         self.warmup = warmup
         self.min_ratio = min_ratio
         self.total_steps = total_steps
+        self.on_new_horizon = on_new_horizon
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the scheduler on the optimizer, before a checkpoint's state is loaded into it."""
@@ -72,6 +80,7 @@ class WarmupCosineLR(Callback):
             warmup_steps=warmup_steps,
             total_steps=total_steps,
             min_ratio=self.min_ratio,
+            on_new_horizon=self.on_new_horizon,
             last_epoch=trainer.global_step - 1,
         )
         trainer.lr_scheduler_configs.append(LRSchedulerConfig(scheduler, interval="step"))

@@ -1,5 +1,6 @@
 import csv
 import io
+import math
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +200,16 @@ def test_state_in_the_checkpoint_is_plain(tmp_path: Path) -> None:
     content = io.BytesIO((tmp_path / "run.ckpt").read_bytes())
     (state,) = torch.load(content, weights_only=True)["lr_schedulers"]
     assert state["last_epoch"] == 5
+
+
+def test_longer_run_can_replan(tmp_path: Path) -> None:
+    path, rates = tmp_path / "half.ckpt", Rates()
+    first = make_trainer(WarmupCosineLR(warmup=4, total_steps=10), max_epochs=1)
+    first.fit(TwoGroups(), train_loader(5))
+    first.save_checkpoint(path)
+    longer = make_trainer(WarmupCosineLR(warmup=4, on_new_horizon="replan"), rates, max_epochs=3)
+    longer.fit(TwoGroups(), train_loader(5), ckpt_path=str(path))
+    used = [rate for rate, _ in rates.of_steps]
+    # at step 5 of 10 the factor is .933; from there a half cosine to step 15
+    expected = [0.9330127 * 0.5 * (1 + math.cos(math.pi * k / 10)) for k in range(10)]
+    assert used == pytest.approx(expected)
