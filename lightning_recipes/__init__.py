@@ -5,6 +5,7 @@ from lightning_recipes.callbacks.warmup_cosine import WarmupCosineLR
 from lightning_recipes.data.base import RecipeDataModule
 from lightning_recipes.data.collate import LeftPadded, PadCollate, Padded
 from lightning_recipes.data.loader import ResumableDataLoader
+from lightning_recipes.data.resumable import resumable
 from lightning_recipes.data.seeding import sample_seed, seed_worker
 from lightning_recipes.data.split import split_indices
 from lightning_recipes.datasets.digits import DigitsDataModule
@@ -48,6 +49,7 @@ __all__ = [
     "parameter_groups",
     "preserve_rng",
     "restore_rng_state",
+    "resumable",
     "sample_seed",
     "seed_worker",
     "simulate",

@@ -159,8 +159,13 @@ class ResumableDataLoader(DataLoader[Any]):
         """Return the position, and what makes it meaningful: ten plain numbers."""
         return {"version": _VERSION, **self._coordinates.position(), **self._identity()}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any], *, nearest: bool = False) -> None:
         """Let the next iteration start at a saved position.
+
+        Args:
+            state_dict: From :meth:`state_dict`.
+            nearest: Take a position saved with another global batch size, too, and start at the
+                last batch that skips no sample; those of a part of a batch are seen again.
 
         Raises:
             ValueError: The state has another version, lacks a part, or was saved with another data
@@ -177,6 +182,9 @@ class ResumableDataLoader(DataLoader[Any]):
             raise ValueError(
                 f"The loader state lacks {missing}: it was saved by another loader, or edited."
             )
+        batch = state_dict["batch"]
+        if nearest:
+            batch = batch * state_dict["global_batch_size"] // identity.pop("global_batch_size")
         for name, value in identity.items():
             if state_dict[name] != value:
                 raise ValueError(
@@ -184,7 +192,7 @@ class ResumableDataLoader(DataLoader[Any]):
                     "the batches before and after would not belong to one epoch. Resume with the "
                     "saved value, or start a new run."
                 )
-        self._coordinates.go_to(**{name: state_dict[name] for name in ("epoch", "batch", "passes")})
+        self._coordinates.go_to(epoch=state_dict["epoch"], batch=batch, passes=state_dict["passes"])
 
     def _identity(self) -> dict[str, Any]:
         sampler = self._coordinates
