@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
+from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -59,5 +60,6 @@ def make_trainer(root: Path, *callbacks: Callback, **kwargs: Any) -> Trainer:
     }
     every_step = ResumeCheckpoint(every_n_steps=1, keep_last=None)
     return Trainer(
-        callbacks=[every_step, WarmupCosineLR(warmup=4), *callbacks], **{**defaults, **kwargs}
+        callbacks=[every_step, WarmupCosineLR(warmup=4), LearningRateMonitor(), *callbacks],
+        **{**defaults, **kwargs},
     )

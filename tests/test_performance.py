@@ -2,13 +2,14 @@
 
 from collections import Counter
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.data import DataLoader
 
+from lightning_recipes import ResumableDataLoader
 from lightning_recipes.cli import LossProgressBar
 from tests.project import NUM_BATCHES, PointsDataModule, make_module, make_trainer
 
@@ -45,7 +46,8 @@ def synchronisations(root: Path, num_batches: int) -> int:
     trainer.callbacks[1].total_steps = 100  # type: ignore[attr-defined]
     data = PointsDataModule(batch_size=4)
     data.setup("fit")
-    batches: DataLoader[Any] = DataLoader(list(data.train_dataloader()), batch_size=None)  # type: ignore[arg-type]
+    made: Any = list(data.train_dataloader())
+    batches = ResumableDataLoader(made, collate_fn=itemgetter(0))
     module = make_module()
     module.optimizer = partial(torch.optim.SGD, lr=0.1)  # Adam's steps are counted on the host
     with Operators() as operators:

@@ -1,16 +1,29 @@
-"""The one room that touches Lightning's private loop state, checked on lightning 2.6.6.
+"""The room that touches private state of Lightning's loops and of ModelCheckpoint.
 
-``tests/callbacks/test_loop_state.py`` fails with a readable message when Lightning moves any of it.
+Checked on lightning 2.6.6; ``tests/callbacks/test_loop_state.py`` fails with a readable message
+when any of it moves.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loops.evaluation_loop import RestartStage
+from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 
 __all__ = [
+    "begin_at_next_batch",
+    "begin_with_validation",
+    "capture_keepers",
+    "drop_loader_states",
+    "fetches_ahead",
     "finish_restart",
-    "get_batches_that_stepped",
+    "is_validation_due",
     "move_counters_between_batches",
+    "rebuild_train_iterator",
+    "restore_keepers",
+    "step_plateau_schedulers",
 ]
 
 
@@ -27,17 +40,103 @@ def move_counters_between_batches(checkpoint: dict[str, Any]) -> None:
     progress["is_last_batch"] = False
 
 
-def get_batches_that_stepped(trainer: Trainer) -> int:
-    """Return the step that Lightning logs under; ``global_step`` differs with many optimizers."""
-    return trainer.fit_loop.epoch_loop._batches_that_stepped
+def drop_loader_states(checkpoint: dict[str, Any]) -> None:
+    """Keep Lightning from restoring the train loaders: it has rank 0's state for every rank.
+
+    It also restores them at a moment at which a loader's error could not be answered any more.
+    """
+    checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
 
 
-def finish_restart(trainer: Trainer, *, batches_that_stepped: int) -> None:
+def begin_at_next_batch(trainer: Trainer) -> None:
+    """Let a run that was saved between batches begin with its next batch, and nothing before.
+
+    Where the last batch was followed by a validation, Lightning first goes through the end of that
+    batch once more, without the validation: it steps a plateau scheduler and counts a step again.
+    It does so as long as the loop is restarting, which its ``reset`` has to see; so this ends right
+    after that.
+    """
+
+    def finish(loop: _TrainingEpochLoop) -> None:
+        loop._restarting = False
+
+    _after_next_reset(trainer, finish)
+
+
+def begin_with_validation(trainer: Trainer) -> None:
+    """Let a run that was saved at the end of a batch begin with the validation due there.
+
+    Lightning skips it, unless it takes the run for one that was stopped inside a validation.
+    """
+    batches_that_stepped = trainer.fit_loop.epoch_loop._batches_that_stepped
+
+    def pretend(loop: _TrainingEpochLoop) -> None:
+        loop.val_loop.restarting = False  # from its first batch on
+        loop.val_loop._restart_stage = RestartStage.RESTARTED_MID_EVALUATION
+        loop._batches_that_stepped = batches_that_stepped  # counted after the validation
+
+    _after_next_reset(trainer, pretend)
+
+
+def _after_next_reset(trainer: Trainer, action: Callable[[_TrainingEpochLoop], None]) -> None:
+    loop = trainer.fit_loop.epoch_loop
+
+    def reset_and_act() -> None:
+        del loop.reset
+        loop.reset()
+        action(loop)
+
+    loop.reset = reset_and_act  # type: ignore[method-assign]
+
+
+def finish_restart(trainer: Trainer) -> None:
     """Tell Lightning, at the first batch after a resume, that nothing is left to restart.
 
-    It would believe so to the end of the epoch, and step no epoch-wise scheduler there. And on its
-    way here it may have counted a step more than was taken, which would shift all logged rows.
+    It would believe so to the end of the epoch, and step no epoch-wise scheduler there.
     """
     # Not the public setter: with max_steps it answers True to whatever it is given.
     trainer.fit_loop._restarting = False
-    trainer.fit_loop.epoch_loop._batches_that_stepped = batches_that_stepped
+
+
+def is_validation_due(trainer: Trainer) -> bool:
+    """Return, at the end of a batch, whether a validation follows."""
+    fetcher = trainer.fit_loop._data_fetcher
+    return fetcher is not None and trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)
+
+
+def step_plateau_schedulers(trainer: Trainer) -> None:
+    """Do what Lightning does after a batch and after its validation: it is lost on a resume."""
+    trainer.fit_loop.epoch_loop.update_lr_schedulers("step", update_plateau_schedulers=True)
+
+
+def fetches_ahead(trainer: Trainer) -> bool:
+    """Return whether Lightning holds a batch more than the one in hand: it looks for the end so."""
+    fetcher = trainer.fit_loop._data_fetcher
+    return fetcher is not None and fetcher.length is None and hasattr(fetcher, "prefetch_batches")
+
+
+def rebuild_train_iterator(trainer: Trainer) -> None:
+    """Throw away what Lightning fetched, or a loader began, before a position was loaded."""
+    assert trainer.fit_loop._data_fetcher is not None
+    iter(trainer.fit_loop._data_fetcher)
+
+
+def capture_keepers(trainer: Trainer) -> dict[str, int]:
+    """Return the step at which each ModelCheckpoint saved last, which it does not save itself.
+
+    It writes nothing twice at one step, e.g. at two validations inside an accumulation window.
+    """
+    return {keeper.state_key: keeper._last_global_step_saved for keeper in _keepers(trainer)}
+
+
+def restore_keepers(trainer: Trainer, saved: dict[str, int]) -> None:
+    """Let each ModelCheckpoint know when it saved last."""
+    for keeper in _keepers(trainer):
+        if keeper.state_key in saved:
+            keeper._last_global_step_saved = saved[keeper.state_key]
+
+
+def _keepers(trainer: Trainer) -> list[ModelCheckpoint]:
+    return [
+        keeper for keeper in trainer.checkpoint_callbacks if isinstance(keeper, ModelCheckpoint)
+    ]

@@ -1,23 +1,19 @@
 """The checkpoint from which a run goes on as if it had never stopped."""
 
-import random
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
-import torch
-import torch.distributed
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities import CombinedLoader, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 
+from lightning_recipes.callbacks.agreed_timer import AgreedTimer
 from lightning_recipes.callbacks.loop_state import (
-    finish_restart,
-    get_batches_that_stepped,
+    drop_loader_states,
     move_counters_between_batches,
 )
-from lightning_recipes.data.loader import ResumableDataLoader
-from lightning_recipes.rng import capture_rng_state, derive_seed, restore_rng_state
+from lightning_recipes.callbacks.run_state import RunState
+from lightning_recipes.rng import derive_seed
 
 __all__ = ["ResumeCheckpoint"]
 
@@ -35,26 +31,34 @@ class ResumeCheckpoint(Callback):
 
         trainer.fit(module, datamodule=data, ckpt_path="runs/names/resume/step=000001500.ckpt")
 
-    It holds, besides Lightning's own content, the RNG state of every rank (python, numpy, torch,
-    the accelerator), the position of the train loaders (:class:`~lightning_recipes.\
-ResumableDataLoader`) and the loop counters put right for that moment; plain types and tensors, so
-    that it loads with ``torch.load(weights_only=True)``. The same state rides in the files of
-    ``ModelCheckpoint``; resuming from one of those is as exact as the moment of its writing allows.
+    Besides Lightning's own content it holds, of every rank: the random state (python, numpy, torch,
+    the accelerator), the positions of the train loaders, the running means of the epoch
+    (``self.log(on_epoch=True)`` and the torchmetrics of the module), and the metrics that callbacks
+    have seen; and the loop counters put right for that moment. Plain types and tensors, so that it
+    loads with ``torch.load(weights_only=True)``. The same state rides in ``ModelCheckpoint``'s
+    files; those are written in the middle of an event, and what Lightning skips when it resumes
+    from one is named in a warning.
 
     On a fresh run every rank gets its own random stream at the start of training, after the
     weights, which are the same on all ranks. Put it first in the list of callbacks, so that nothing
-    draws before the state is restored.
+    draws before the state is restored. It works on any LightningModule, with any train loader that
+    has ``state_dict`` and ``load_state_dict``.
 
     Under DDP the ranks' states are gathered whenever a checkpoint is written, except while an
-    exception is handled, where a lone rank would wait for ever. Running epoch means
-    (``self.log(on_epoch=True)``) are not part of the state yet: in the epoch of the resume they are
-    those of the remaining batches.
+    exception is handled, where a lone rank would wait for ever. With another number of ranks and
+    the same global batch, the same samples follow with the same augmentations; what is drawn in the
+    model takes new streams, derived from the seed, the step and the rank.
+
+    Not carried over: the running mean of a key that is logged in the first part of an epoch only.
 
     Args:
         dirpath: Where to save; by default ``<default_root_dir>/resume``.
-        every_n_steps: Optimizer steps between two files.
+        every_n_steps: Optimizer steps between two files; None for none.
+        every_n_minutes: Minutes between two files, on rank 0's clock; None for none.
         keep_last: How many of its own files to keep; None keeps all.
         seed: Of the ranks' streams; by default that of torch's generator (``seed_everything``).
+        on_new_batch_size: A run that goes on with another *global* batch size is refused, or goes
+            on at the ``"nearest"`` batch, the last one that skips no sample.
 
     Raises:
         ValueError: An argument is out of range; or, at the start of training, the checkpoint
@@ -65,25 +69,36 @@ ResumableDataLoader`) and the loop counters put right for that moment; plain typ
         self,
         dirpath: str | None = None,
         *,
-        every_n_steps: int = 100,
+        every_n_steps: int | None = None,
+        every_n_minutes: float | None = 10.0,
         keep_last: int | None = 2,
         seed: int | None = None,
+        on_new_batch_size: Literal["error", "nearest"] = "error",
     ) -> None:
-        if every_n_steps < 1:
-            raise ValueError(f"every_n_steps must be >= 1, got {every_n_steps}.")
+        if every_n_steps is not None and every_n_steps < 1:
+            raise ValueError(f"every_n_steps must be >= 1 or None, got {every_n_steps}.")
+        if every_n_minutes is not None and not every_n_minutes > 0:
+            raise ValueError(f"every_n_minutes must be > 0 or None, got {every_n_minutes}.")
         if keep_last is not None and keep_last < 1:
             raise ValueError(f"keep_last must be >= 1, or None to keep all, got {keep_last}.")
         if seed is not None:
             derive_seed(seed)
+        if on_new_batch_size not in ("error", "nearest"):
+            raise ValueError(
+                f"on_new_batch_size must be 'error' or 'nearest', got {on_new_batch_size!r}."
+            )
         self.dirpath = dirpath
         self.every_n_steps = every_n_steps
+        self.every_n_minutes = every_n_minutes
         self.keep_last = keep_last
         self.seed = seed
+        self.on_new_batch_size = on_new_batch_size
         self.saved_paths: list[str] = []
+        self._timer = None if every_n_minutes is None else AgreedTimer(60 * every_n_minutes)
+        self._run = RunState(seed=seed, nearest=on_new_batch_size == "nearest")
         self._last_step = 0
-        self._is_saving = False
+        self._moment = "batch end"
         self._is_in_exception = False
-        self._resume_state: dict[str, Any] | None = None
 
     @property
     def last_path(self) -> str | None:
@@ -115,68 +130,64 @@ ResumableDataLoader`) and the loop counters put right for that moment; plain typ
         """Add the run's state to any checkpoint that is written while fitting."""
         if self._is_in_exception or trainer.state.fn != TrainerFn.FITTING:
             return
-        loaders = [loader.state_dict() for loader in _train_loaders(trainer)]
-        if self._is_saving:
+        if self._moment == "between batches":
             move_counters_between_batches(checkpoint)
-            for state in loaders:
-                state["batch"] -= 1  # the batch in hand will be fetched again
-        checkpoint[_KEY] = {
-            "version": _VERSION,
-            "batches_that_stepped": get_batches_that_stepped(trainer),
-            "loaders": loaders,
-            "rng": _gather(capture_rng_state()),
-        }
+        checkpoint[_KEY] = self._run.capture(trainer, pl_module, moment=self._moment)
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep the run's state until the moment it is needed."""
+        """Keep the run's state until the moments at which it is needed."""
         if trainer.state.fn != TrainerFn.FITTING:
             return
-        state = checkpoint.get(_KEY)
-        if state is None:
+        if _KEY in checkpoint:
+            self._run.load(checkpoint[_KEY])
+            drop_loader_states(checkpoint)
+        else:
             rank_zero_warn(
                 "The checkpoint was written without ResumeCheckpoint: weights and optimizer go on, "
                 "random streams and the position in the data start anew."
             )
-        elif state["version"] != _VERSION:
-            raise ValueError(
-                f"The checkpoint's resume state has version {state['version']}, this version of "
-                f"lightning_recipes reads {_VERSION}. Resume with the version that wrote it."
-            )
-        self._resume_state = state
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Go to the saved position of the data, or give each rank its own random stream."""
         self._last_step = trainer.global_step
-        if self._resume_state is None:
-            self._seed_rank(trainer)
-            return
-        for loader, state in zip(
-            _train_loaders(trainer), self._resume_state["loaders"], strict=True
-        ):
-            loader.load_state_dict(state)
+        if self._timer is not None:
+            self._timer.restart()
+        self._run.start(trainer)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Restore the rest at the first resumed batch; save where it is time."""
-        if self._resume_state is not None:
-            state, self._resume_state = self._resume_state, None
-            finish_restart(trainer, batches_that_stepped=state["batches_that_stepped"])
-            self._restore_rng(trainer, state["rng"])
-        elif (
-            trainer.global_step - self._last_step >= self.every_n_steps
-            and batch_idx % trainer.accumulate_grad_batches == 0
-        ):
-            self._is_saving = True
-            try:
-                self._save(trainer)
-            finally:
-                self._is_saving = False
+        if self._run.restore(trainer, pl_module):
+            return
+        self._run.add_waiting_means(trainer)
+        if batch_idx % trainer.accumulate_grad_batches == 0 and self._is_due(trainer):
+            self._moment = "between batches"
+            self._save(trainer)
+        self._moment = "batch"
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Note where the data stands."""
+        self._moment = "batch end"
+        self._run.loaders.note(trainer)
+        self._run.add_waiting_means(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Complete the running means before they are read."""
+        self._moment = "epoch end"
+        self._run.end_epoch(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Know in which event other callbacks save."""
+        self._moment = "validation end"
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save the finished run, from which a longer one can go on."""
+        self._moment = "training end"
         if trainer.global_step > self._last_step:
             self._save(trainer)
 
@@ -186,43 +197,22 @@ ResumableDataLoader`) and the loop counters put right for that moment; plain typ
         """Gather nothing any more: other ranks may be gone."""
         self._is_in_exception = True
 
+    def _is_due(self, trainer: Trainer) -> bool:
+        num_steps = trainer.global_step - self._last_step
+        # The clock is asked in any case, or ranks would lose count of when to ask it.
+        is_time = self._timer is not None and self._timer.is_due(trainer)
+        is_step = self.every_n_steps is not None and num_steps >= self.every_n_steps
+        return num_steps > 0 and (is_time or is_step) and self._run.is_known(trainer)
+
     def _save(self, trainer: Trainer) -> None:
         root = Path(self.dirpath or Path(trainer.default_root_dir, "resume"))
         path = str(root / f"step={trainer.global_step:09d}.ckpt")
         self._last_step = trainer.global_step
+        if self._timer is not None:
+            self._timer.restart()
         self.saved_paths = [old for old in self.saved_paths if old != path] + [path]
         outdated = self.saved_paths[: -self.keep_last] if self.keep_last else []
         self.saved_paths = self.saved_paths[len(outdated) :]
         trainer.save_checkpoint(path, weights_only=False)
         for old in outdated:
             trainer.strategy.remove_checkpoint(old)
-
-    def _restore_rng(self, trainer: Trainer, states: list[dict[str, Any]]) -> None:
-        if len(states) == trainer.world_size:
-            restore_rng_state(states[trainer.global_rank])
-            return
-        rank_zero_warn(
-            f"The run was saved with {len(states)} ranks and goes on with {trainer.world_size}: "
-            "what is drawn in the model (dropout, noise) is not the stream of the stopped run."
-        )
-        self._seed_rank(trainer)
-
-    def _seed_rank(self, trainer: Trainer) -> None:
-        base = torch.initial_seed() if self.seed is None else self.seed
-        seed = derive_seed(base, trainer.global_step, trainer.global_rank)
-        random.seed(seed)
-        np.random.seed(derive_seed(seed) & 0xFFFFFFFF)  # noqa: NPY002 - the one users draw from
-        torch.manual_seed(seed)
-
-
-def _train_loaders(trainer: Trainer) -> list[ResumableDataLoader]:
-    loaders = CombinedLoader(trainer.train_dataloader).flattened
-    return [loader for loader in loaders if isinstance(loader, ResumableDataLoader)]
-
-
-def _gather(state: dict[str, Any]) -> list[dict[str, Any]]:
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return [state]
-    states: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(states, state)
-    return states

@@ -5,6 +5,7 @@ from pathlib import Path
 import lightning
 import pytest
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lightning_recipes.callbacks import loop_state
 from tests.project import PointsDataModule, make_module, make_trainer
@@ -24,8 +25,10 @@ def trainer(tmp_path: Path) -> Trainer:
 
 def test_loops_have_the_private_attributes(trainer: Trainer) -> None:
     assert "_restarting" in vars(trainer.fit_loop), MOVED.format("fit_loop._restarting")
-    epoch_loop = vars(trainer.fit_loop.epoch_loop)
-    assert epoch_loop["_batches_that_stepped"] == 18, MOVED.format("_batches_that_stepped")
+    loop = trainer.fit_loop.epoch_loop
+    assert "_restarting" in vars(loop), MOVED.format("epoch_loop._restarting")
+    assert callable(loop._should_check_val_fx), MOVED.format("_should_check_val_fx")
+    assert "_last_global_step_saved" in vars(ModelCheckpoint()), MOVED.format("ModelCheckpoint")
 
 
 def test_checkpoint_has_the_counters(trainer: Trainer, tmp_path: Path) -> None:
@@ -51,6 +54,5 @@ def test_restart_is_finished_with_max_steps_too(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, max_epochs=-1, max_steps=5)
     trainer.fit(make_module(), PointsDataModule(batch_size=4))
     trainer.fit_loop.restarting = True
-    loop_state.finish_restart(trainer, batches_that_stepped=7)
+    loop_state.finish_restart(trainer)
     assert not trainer.fit_loop.restarting
-    assert loop_state.get_batches_that_stepped(trainer) == 7

@@ -1,0 +1,125 @@
+"""The room that touches private state of logged metrics: Lightning's results and torchmetrics.
+
+Checked on lightning 2.6.6 and torchmetrics 1.9; ``tests/callbacks/test_metric_state.py`` fails with
+a readable message when any of it moves. Everything captured here is of this rank, and plain.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
+from torchmetrics import Metric, MetricCollection
+
+__all__ = [
+    "RunningMeans",
+    "add_running_means",
+    "capture_metrics",
+    "capture_running_means",
+    "combine_running_means",
+    "restore_metrics",
+    "restore_seen_metrics",
+]
+
+RunningMeans = dict[str, dict[str, Any]]
+
+
+def capture_running_means(trainer: Trainer) -> RunningMeans:
+    """Return what ``self.log(..., on_epoch=True)`` has gathered in this training epoch.
+
+    For each logged key the name of its reduction, the accumulated value, and the count of a mean.
+    """
+    return {
+        key: {
+            "reduce": result.meta.reduce_fx.__name__,
+            "value": result.value.clone(),
+            "count": result.cumulated_batch_size.clone() if result.meta.is_mean_reduction else None,
+        }
+        for key, result in trainer.fit_loop.epoch_loop._results.items()
+        if result.is_tensor and result.meta.on_epoch and not result.has_reset
+    }
+
+
+def combine_running_means(one: RunningMeans, two: RunningMeans) -> RunningMeans:
+    """Return the running means over the batches of both."""
+    both = {**two, **one}
+    for key in one.keys() & two.keys():
+        value, other = one[key]["value"], two[key]["value"].to(one[key]["value"].device)
+        count = one[key]["count"]
+        reduce = {"max": torch.maximum, "min": torch.minimum}.get(one[key]["reduce"], torch.add)
+        both[key] = {
+            **one[key],
+            "value": reduce(value, other),
+            "count": None if count is None else count + two[key]["count"].to(count.device),
+        }
+    return both
+
+
+def add_running_means(trainer: Trainer, saved: RunningMeans) -> RunningMeans:
+    """Add saved means to the running ones, and return those whose key is not logged yet.
+
+    Lightning creates a key when it is first logged and empties it at the first batch of an epoch,
+    also of a resumed one; so this is for after that batch.
+    """
+    running = capture_running_means(trainer)
+    for key in saved.keys() & running.keys():
+        result = trainer.fit_loop.epoch_loop._results[key]
+        both = combine_running_means({key: running[key]}, {key: saved[key]})[key]
+        result.value = both["value"]
+        if both["count"] is not None:
+            result.cumulated_batch_size = both["count"]
+        result._computed = None
+    return {key: state for key, state in saved.items() if key not in running}
+
+
+def capture_metrics(trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+    """Return the states of the module's torchmetrics, and the metrics that callbacks have seen."""
+    return {
+        "objects": {
+            name: {"update_count": metric.update_count, "states": dict(metric.metric_state)}
+            for name, metric in _metric_objects(pl_module)
+            if metric.update_count
+        },
+        "callback_metrics": dict(trainer.callback_metrics),
+        "logged_metrics": dict(trainer.logged_metrics),
+    }
+
+
+def restore_metrics(pl_module: LightningModule, saved: list[dict[str, Any]]) -> None:
+    """Put the states of the module's torchmetrics back, those of several ranks as one."""
+    for name, metric in _metric_objects(pl_module):
+        for i, state in enumerate(metrics["objects"].get(name) for metrics in saved):
+            if state is None:
+                continue
+            states = {key: _to(value, metric.device) for key, value in state["states"].items()}
+            if i:
+                metric.merge_state(states)
+            else:
+                for key, value in states.items():
+                    setattr(metric, key, value)
+            metric._update_count += state["update_count"]
+            metric._computed = None
+
+
+def restore_seen_metrics(trainer: Trainer, saved: dict[str, Any]) -> None:
+    """Let callbacks and schedulers see the metrics of before, e.g. the last validation's."""
+    connector = trainer._logger_connector
+    for name in ("callback_metrics", "logged_metrics"):
+        metrics = {k: _to(v, trainer.strategy.root_device) for k, v in saved[name].items()}
+        getattr(connector, f"_{name}").update(metrics)
+
+
+def _metric_objects(pl_module: LightningModule) -> Iterator[tuple[str, Metric]]:
+    for name, module in pl_module.named_modules():
+        if isinstance(module, MetricCollection):
+            # Members that share a state are brought up to date when they are asked for.
+            list(module.values(copy_state=False))
+        elif isinstance(module, Metric):
+            yield name, module
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    if isinstance(value, list):
+        return [_to(item, device) for item in value]
+    return value.to(device, copy=True) if isinstance(value, Tensor) else value
