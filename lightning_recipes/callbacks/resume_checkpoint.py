@@ -36,8 +36,9 @@ class ResumeCheckpoint(Callback):
     (``self.log(on_epoch=True)`` and the torchmetrics of the module), and the metrics that callbacks
     have seen; and the loop counters put right for that moment. Plain types and tensors, so that it
     loads with ``torch.load(weights_only=True)``. The same state rides in ``ModelCheckpoint``'s
-    files; those are written in the middle of an event, and what Lightning skips when it resumes
-    from one is named in a warning.
+    files, though those are written in the middle of an event: a run resumed from one inside an
+    epoch is exact, a validation due included; at the last batch of an epoch a warning names what
+    Lightning skips.
 
     On a fresh run every rank gets its own random stream at the start of training, after the
     weights, which are the same on all ranks. Put it first in the list of callbacks, so that nothing
@@ -154,7 +155,7 @@ class ResumeCheckpoint(Callback):
         self._last_step = trainer.global_step
         if self._timer is not None:
             self._timer.restart()
-        self._run.start(trainer)
+        self._run.start(trainer, pl_module)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_recipes.callbacks import loop_state, metric_state
 from lightning_recipes.callbacks.loader_state import TrainLoaders
+from lightning_recipes.callbacks.ranks import capture_own_buffers, gather, restore_own_buffers
 from lightning_recipes.rng import capture_rng_state, derive_seed, restore_rng_state
 
 __all__ = ["RunState"]
@@ -55,6 +55,7 @@ class RunState:
         mine = {
             "rng": capture_rng_state(),
             "loaders": self.loaders.before_next_batch(trainer),
+            "buffers": capture_own_buffers(trainer, pl_module),
             "means": means,
             "metrics": metrics,
         }
@@ -64,7 +65,7 @@ class RunState:
             "ends_epoch": ends_epoch,
             "is_validation_due": moment == "batch end" and loop_state.is_validation_due(trainer),
             "keepers": loop_state.capture_keepers(trainer),
-            "ranks": _gather(mine),
+            "ranks": gather(mine),
         }
 
     def is_known(self, trainer: Trainer) -> bool:
@@ -87,7 +88,7 @@ class RunState:
             )
         self._loaded = state
 
-    def start(self, trainer: Trainer) -> None:
+    def start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """At the start of training: go to the saved position, or give the rank its own stream."""
         if self._loaded is None:
             self._seed_rank(trainer)
@@ -95,6 +96,7 @@ class RunState:
             ranks = self._loaded["ranks"]
             is_same_world = len(ranks) == trainer.world_size
             mine = ranks[trainer.global_rank] if is_same_world else ranks[0]
+            restore_own_buffers(trainer, pl_module, mine["buffers"])
             loop_state.restore_keepers(trainer, self._loaded["keepers"])
             metric_state.restore_seen_metrics(trainer, mine["metrics"])
             self._catch_up(trainer)
@@ -160,11 +162,3 @@ class RunState:
         random.seed(seed)
         np.random.seed(derive_seed(seed) & 0xFFFFFFFF)  # noqa: NPY002 - the one users draw from
         torch.manual_seed(seed)
-
-
-def _gather(state: dict[str, Any]) -> list[dict[str, Any]]:
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return [state]
-    states: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(states, state)
-    return states

@@ -122,7 +122,8 @@ class Project(LightningModule):
         self.seen.append([indices.tolist() for _, indices in parts])
         loss = torch.stack([self.loss(points) for points, _ in parts]).mean()
         self.mean.update(loss.detach())
-        self.log("loss", loss, on_step=True, on_epoch=True, batch_size=4)
+        # what schedulers and callbacks decide on is the same on all ranks
+        self.log("loss", loss, on_step=True, on_epoch=True, batch_size=4, sync_dist=True)
         self.log("largest", loss.detach(), on_step=False, on_epoch=True, reduce_fx="max")
         self.log("mean", self.mean, on_step=False, on_epoch=True)
         if self.automatic_optimization:
@@ -134,7 +135,7 @@ class Project(LightningModule):
         return None
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self.log("val", self.loss(batch[0]), batch_size=len(batch[1]))
+        self.log("val", self.loss(batch[0]), batch_size=len(batch[1]), sync_dist=True)
 
     def configure_optimizers(self) -> Any:
         if self.case.optimizer == "two, by hand":

@@ -1,9 +1,11 @@
 import csv
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning_recipes import ResumeCheckpoint, WarmupCosineLR
 from tests.project import PointsDataModule, make_module, make_trainer
 from tests.ranks import run_trainer_ranks
+
+KEY = "lightning_recipes.ResumeCheckpoint"
 
 
 def end_of_run(trainer: Trainer) -> dict[str, Any]:
@@ -95,7 +99,7 @@ def test_never_saves_inside_an_accumulation_window(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", accumulate_grad_batches=4)
     for step in range(1, 6):
         state = torch.load(checkpoint(tmp_path / "whole", step), weights_only=True)
-        (rank,) = state["lightning_recipes.ResumeCheckpoint"]["ranks"]
+        (rank,) = state[KEY]["ranks"]
         (loader,) = rank["loaders"]["states"]
         assert loader["batch"] in ({1: {4}, 0: {0, 6}}[step % 2])
         resumed = run(
@@ -232,7 +236,7 @@ def test_checkpoint_without_this_state_goes_on_with_a_warning(tmp_path: Path) ->
 def test_unknown_version_and_other_data_are_refused(tmp_path: Path) -> None:
     run(tmp_path / "whole")
     content = torch.load(checkpoint(tmp_path / "whole", 4), weights_only=True)
-    content["lightning_recipes.ResumeCheckpoint"]["version"] = 99
+    content[KEY]["version"] = 99
     torch.save(content, tmp_path / "future.ckpt")
     with pytest.raises(ValueError, match=r"version 99.* reads 1"):
         run(tmp_path / "a", ckpt_path=tmp_path / "future.ckpt")
@@ -295,3 +299,41 @@ def test_sigkill_at_any_moment_loses_nothing(tmp_path: Path) -> None:
         return end_of_run(trainer)
 
     assert_same(go(tmp_path / "whole", None), go(tmp_path / "resumed", newest[-2]))
+
+
+def test_state_is_small(tmp_path: Path) -> None:
+    run(tmp_path)
+    state = torch.load(checkpoint(tmp_path, 8), weights_only=True)[KEY]
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    assert buffer.tell() <= 20 * 1024
+
+
+def test_run_goes_on_without_this_callback(tmp_path: Path) -> None:
+    run(tmp_path / "whole")
+    trainer = make_trainer(tmp_path / "resumed")
+    del trainer.callbacks[0]  # type: ignore[attr-defined]
+    with pytest.warns(UserWarning, match=r"add the following callbacks.*ResumeCheckpoint"):
+        trainer.fit(
+            make_module(),
+            PointsDataModule(batch_size=4, seed=5),
+            ckpt_path=str(checkpoint(tmp_path / "whole", 8)),
+        )
+    assert trainer.global_step == 18
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda rng: rng.update(torch=torch.zeros(3, dtype=torch.uint8)), id="size"),
+        pytest.param(lambda rng: rng.update(torch=torch.zeros(5056)), id="dtype"),
+        pytest.param(lambda rng: rng.pop("numpy"), id="part"),
+    ],
+)
+def test_damaged_random_state_is_refused(damage: Callable[[Any], Any], tmp_path: Path) -> None:
+    run(tmp_path / "whole")
+    content = torch.load(checkpoint(tmp_path / "whole", 4), weights_only=True)
+    damage(content[KEY]["ranks"][0]["rng"])
+    torch.save(content, tmp_path / "damaged.ckpt")
+    with pytest.raises(ValueError, match="part of the RNG state is missing or damaged"):
+        run(tmp_path / "resumed", ckpt_path=tmp_path / "damaged.ckpt")
