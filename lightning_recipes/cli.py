@@ -1,5 +1,6 @@
 """The command line: Lightning's own, with loggers under the run's folder and a word at the end."""
 
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,10 @@ _DESCRIPTION = """Train, evaluate and resume PyTorch Lightning modules from YAML
   lightning-recipes fit --config configs/names.yaml --ckpt_path PATH
   lightning-recipes test --config configs/names.yaml --ckpt_path PATH
   lightning-recipes fit --config configs/names.yaml --print_config
+  lightning-recipes certify --config configs/names.yaml --trainer.max_steps 20
+
+"certify" kills and resumes the training and tells whether it is still the same run; see
+"lightning-recipes certify --help".
 
 A later --config or option wins over an earlier one; "callbacks+:" in a file adds to the list
 instead of replacing it. The configuration decides what is built, a checkpoint only in what state it
@@ -127,7 +132,16 @@ def main(args: ArgsType = None) -> None:
 
     Args:
         args: Arguments instead of those of the process, for use from Python.
+
+    Raises:
+        SystemExit: At the end of ``certify``, with its exit status; or the arguments are wrong.
     """
+    arguments = sys.argv[1:] if args is None else args
+    if isinstance(arguments, list) and arguments[:1] == ["certify"]:
+        # Imported here: its worker is built on this module.
+        from lightning_recipes.certify.command import main as certify
+
+        sys.exit(certify(arguments[1:]))
     RecipesCLI(args)
 
 

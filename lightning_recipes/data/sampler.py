@@ -121,14 +121,22 @@ class CoordinateSampler(DistributedSampler[Any]):
         """Return whether this rank's batch ``k`` only evens out the ranks; alike in every epoch."""
         return not share(self.order.size(k), self.rank, self.num_replicas)
 
+    def indices(self, epoch: int, k: int) -> list[int]:
+        """Return the indices of the samples in this rank's batch ``k`` of ``epoch``."""
+        batch = self.order.batch(epoch, k)
+        mine = share(len(batch), self.rank, self.num_replicas)
+        if self.fill and not mine:
+            mine = range(1)
+        return batch[mine.start : mine.stop].tolist()
+
+    def last_indices(self) -> list[int]:
+        """Return the indices of the batch that was handed out last, none before the first."""
+        return self.indices(self.epoch, self.batch - 1) if self.batch else []
+
     def __iter__(self) -> Iterator[SampleIndex]:
-        order, epoch, rank, world_size = self.order, self.epoch, self.rank, self.num_replicas
-        for k in range(self.batch, len(order)):
-            batch = order.batch(epoch, k)
-            mine = share(len(batch), rank, world_size)
-            if self.fill and not mine:
-                mine = range(1)
-            for index in batch[mine.start : mine.stop].tolist():
+        epoch = self.epoch
+        for k in range(self.batch, len(self.order)):
+            for index in self.indices(epoch, k):
                 # a prediction writer gets to see the indices, and may save them as plain numbers
                 yield SampleIndex(index, epoch) if self.fill else index
 
