@@ -157,3 +157,4 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     shown = capsys.readouterr().out
     assert "lightning-recipes fit --config configs/names.yaml" in shown
+    assert '"certify" kills and resumes the training' in " ".join(shown.split())

@@ -85,8 +85,8 @@ class Certificate:
             return ""
         if point.before_kill is not None:
             return (
-                "The run does not repeat itself even without a kill: set seed_everything, and "
-                "trainer.deterministic on an accelerator; wall-clock times do not belong in rows."
+                "The run does not repeat itself even without a kill. Set seed_everything, and "
+                "trainer.deterministic on an accelerator; tell --ignore the names of logged times."
             )
         cures = []
         if not self.run["has_resume_checkpoint"]:

@@ -1,17 +1,15 @@
-"""The first differences between two recorded runs, and where to kill one."""
+"""The first differences between two recorded runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
-from typing import Any, final
+from itertools import islice
+from typing import Any, ClassVar, final
 
-__all__ = ["QUANTITIES", "Difference", "common_start", "compare", "default_points", "first"]
-
-# In the order of cause and effect within a step.
-QUANTITIES = ("batches", "rng", "learning rate", "weights", "optimizer", "rows", "end")
+__all__ = ["Difference", "common_start", "compare", "first"]
 
 Record = Mapping[str, Any]
-_FIELDS = {
+_Mismatch = tuple[Record, str, Any, Any]  # where, what, expected, found
+_FIELDS: dict[str, tuple[tuple[str, ...], str]] = {
     "rng": (("batch",), "rng"),
     "learning rate": (("batch", "end"), "learning_rates"),
     "weights": (("step", "end"), "weights"),
@@ -25,7 +23,7 @@ class Difference:
     """The first thing in which two runs differ.
 
     Args:
-        quantity: One of :data:`QUANTITIES`.
+        quantity: One of :attr:`QUANTITIES`, which stand in the order of cause and effect.
         name: Which of them: a parameter, a generator, a logged name.
         step: The optimizer step, from 1, in or after which it shows.
         epoch: The epoch, from 0.
@@ -33,6 +31,16 @@ class Difference:
         expected: The value in the uninterrupted run; None where it has none.
         found: The value in the other run; None where it has none.
     """
+
+    QUANTITIES: ClassVar[tuple[str, ...]] = (
+        "batches",
+        "rng",
+        "learning rate",
+        "weights",
+        "optimizer",
+        "rows",
+        "end",
+    )
 
     quantity: str
     name: str
@@ -73,16 +81,23 @@ def compare(
     differences: list[Difference] = []
     for rank, runs in enumerate(zip(expected, found, strict=True)):
         one, two = ([r for r in run if r["moment"] > after_moment] for run in runs)
-        for quantity in QUANTITIES:
-            differences.extend(_first_of(quantity, rank, one, two))
-    by_quantity = {name: [d for d in differences if d.quantity == name] for name in QUANTITIES}
+        for quantity in Difference.QUANTITIES:
+            for at, name, a, b in islice(_mismatches(quantity, one, two), 1):
+                where = {"step": at["step"], "epoch": at["epoch"], "rank": rank}
+                values = {"expected": a, "found": b}
+                differences.append(Difference(quantity=quantity, name=name, **where, **values))
+    by_quantity = {
+        name: [d for d in differences if d.quantity == name] for name in Difference.QUANTITIES
+    }
     return {name: first(found_here) for name, found_here in by_quantity.items()}
 
 
 def first(differences: Sequence[Difference | None]) -> Difference | None:
     """Return the one that shows first; in the same step, the one that is the cause."""
     there = [difference for difference in differences if difference is not None]
-    return min(there, key=lambda d: (d.step, QUANTITIES.index(d.quantity), d.rank), default=None)
+    return min(
+        there, key=lambda d: (d.step, Difference.QUANTITIES.index(d.quantity), d.rank), default=None
+    )
 
 
 def common_start(
@@ -95,58 +110,23 @@ def common_start(
     return [start[0] for start in starts], [start[1] for start in starts]
 
 
-def default_points(records: Sequence[Record]) -> list[int]:
-    """Return the steps in which to kill a run: inside, at the border of, and after an epoch.
-
-    They are a step in the middle of the first epoch, the first step of the second, and one in the
-    middle of that; fewer where the run is shorter.
-
-    Args:
-        records: The records of rank 0 of an uninterrupted run.
-    """
-    by_epoch: dict[int, list[int]] = {}
-    for record in records:
-        if record["kind"] == "batch":
-            by_epoch.setdefault(record["epoch"], []).append(record["step"])
-    epochs = [sorted(set(steps)) for steps in by_epoch.values()]
-    if not epochs:
-        return []
-    points = [epochs[0][len(epochs[0]) // 2]]
-    if len(epochs) > 1:
-        points += [epochs[1][0], epochs[1][len(epochs[1]) // 2]]
-    return sorted(set(points))
-
-
-def _first_of(
-    quantity: str, rank: int, one: Sequence[Record], two: Sequence[Record]
-) -> Iterator[Difference]:
+def _mismatches(quantity: str, one: Sequence[Record], two: Sequence[Record]) -> Iterator[_Mismatch]:
+    """Yield what differs, in the order in which it happened."""
     if quantity == "batches":
-        mismatches = _batches(_of_kind(one, "batch"), _of_kind(two, "batch"))
-    elif quantity == "rows":
-        kinds = ("row", "validation")
-        mismatches = _rows(_of_kind(one, *kinds), _of_kind(two, *kinds))
-    elif quantity == "end":
-        mismatches = _ends(one, two)
-    else:
-        kinds, field = _FIELDS[quantity]
-        # Of batches that only one run has, the batches tell.
-        pairs = zip(_of_kind(one, *kinds), _of_kind(two, *kinds), strict=False)
-        mismatches = ((a, *m) for a, b in pairs for m in _mapping(a[field], b[field]))
-    for at, name, expected, found in mismatches:
-        where = {"step": at["step"], "epoch": at["epoch"], "rank": rank}
-        yield Difference(quantity=quantity, name=name, expected=expected, found=found, **where)
-        return
+        return _batches(_of_kind(one, "batch"), _of_kind(two, "batch"))
+    if quantity == "rows":
+        rows = [_of_kind(run, "row", "validation") for run in (one, two)]
+        return _rows(*rows)
+    if quantity == "end":
+        return _ends(_of_kind(one, "end"), _of_kind(two, "end"))
+    kinds, field = _FIELDS[quantity]
+    # Of batches that only one run has, the batches tell.
+    pairs = zip(_of_kind(one, *kinds), _of_kind(two, *kinds), strict=False)
+    return ((a, *mismatch) for a, b in pairs for mismatch in _mapping(a[field], b[field]))
 
 
-_Mismatches = Iterator[tuple[Record, str, Any, Any]]
-
-
-def _batches(one: Sequence[Record], two: Sequence[Record]) -> _Mismatches:
-    for a, b in zip_longest(one, two):
-        if a is None or b is None:
-            places = [None if r is None else f"batch {r['batch_idx']}" for r in (a, b)]
-            yield (a or b), "missing batch" if b is None else "extra batch", places[0], places[1]
-            return
+def _batches(one: Sequence[Record], two: Sequence[Record]) -> Iterator[_Mismatch]:
+    for a, b in zip(one, two, strict=False):
         if a["ids"] is not None and a["ids"] != b["ids"]:
             yield a, "sample ids", a["ids"], b["ids"]
         if a["batch"] != b["batch"]:
@@ -154,30 +134,37 @@ def _batches(one: Sequence[Record], two: Sequence[Record]) -> _Mismatches:
         for field in ("batch_idx", "epoch", "step"):
             if a[field] != b[field]:
                 yield a, field, a[field], b[field]
+    for missing in one[len(two) :]:
+        yield missing, "missing batch", f"batch {missing['batch_idx']}", None
+    for extra in two[len(one) :]:
+        yield extra, "extra batch", None, f"batch {extra['batch_idx']}"
 
 
-def _rows(one: Sequence[Record], two: Sequence[Record]) -> _Mismatches:
-    for i, (a, b) in enumerate(zip_longest(one, two)):
-        if a is not None and b is not None and _row_key(a) == _row_key(b):
-            for name, expected, found in _mapping(a.get("values", {}), b.get("values", {})):
-                yield a, f"{name} in {_row_name(a)}", expected, found
-        elif b is None or (a is not None and _row_key(a) not in map(_row_key, two[i:])):
-            yield a, f"missing {_row_name(a)}", a.get("values", "done"), None
-            return
-        else:
-            yield b, f"extra {_row_name(b)}", None, b.get("values", "done")
-            return
+def _rows(one: Sequence[Record], two: Sequence[Record]) -> Iterator[_Mismatch]:
+    for i, (a, b) in enumerate(zip(one, two, strict=False)):
+        if _row_key(a) != _row_key(b):
+            if _row_key(a) in map(_row_key, two[i:]):
+                yield b, f"extra {_row_name(b)}", None, _row_values(b)
+            else:
+                yield a, f"missing {_row_name(a)}", _row_values(a), None
+            return  # from here on, rows no longer correspond
+        for name, expected, found in _mapping(a.get("values", {}), b.get("values", {})):
+            yield a, f"{name} in {_row_name(a)}", expected, found
+    for missing in one[len(two) :]:
+        yield missing, f"missing {_row_name(missing)}", _row_values(missing), None
+    for extra in two[len(one) :]:
+        yield extra, f"extra {_row_name(extra)}", None, _row_values(extra)
 
 
-def _ends(one: Sequence[Record], two: Sequence[Record]) -> _Mismatches:
-    (a,), (b,) = _of_kind(one, "end")[-1:] or [None], _of_kind(two, "end")[-1:] or [None]
-    if a is None or b is None:
-        if a is not b:
-            yield (a or b), "the end of training", a and "reached", b and "reached"
-        return
-    for field in ("global_step", "epoch"):
-        if a[field] != b[field]:
-            yield a, field, a[field], b[field]
+def _ends(one: Sequence[Record], two: Sequence[Record]) -> Iterator[_Mismatch]:
+    for a, b in zip(one, two, strict=False):
+        for field in ("global_step", "epoch"):
+            if a[field] != b[field]:
+                yield a, field, a[field], b[field]
+    if one and not two:
+        yield one[0], "the end of training", one[0]["global_step"], None
+    if two and not one:
+        yield two[0], "the end of training", None, two[0]["global_step"]
 
 
 def _mapping(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
@@ -190,6 +177,10 @@ def _mapping(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[tuple[s
 
 def _row_key(row: Record) -> tuple[Any, ...]:
     return row["kind"], row["step"], row.get("logged_step"), tuple(sorted(row.get("values", ())))
+
+
+def _row_values(row: Record) -> Any:
+    return row.get("values", "done")
 
 
 def _row_name(row: Record) -> str:

@@ -5,17 +5,20 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.utilities import CombinedLoader
-from torch import Tensor
-from torch.optim import Optimizer
 
 from lightning_recipes.callbacks.resume_checkpoint import ResumeCheckpoint
 from lightning_recipes.certify.digests import digest
-from lightning_recipes.data.sampler import CoordinateSampler
+from lightning_recipes.certify.quantities import (
+    learned,
+    learning_rates,
+    plain,
+    sample_ids,
+    total_steps,
+)
 from lightning_recipes.rng import capture_rng_state
 
-__all__ = ["BatchMarker", "Recorder", "RowLogger"]
+__all__ = ["BatchMarker", "Recorder"]
 
 _KEY = "lightning_recipes.certify"
 
@@ -82,15 +85,13 @@ class Recorder(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record what is about to run, and from where."""
         self._step = trainer.global_step + 1
-        # The loaders are there by now, so that asking for the number of steps builds none.
-        total_steps = trainer.estimated_stepping_batches
         loaders = CombinedLoader(trainer.train_dataloader).flattened
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
         self._write(
             "start",
             resumed_at_moment=self._moment,
             global_step=trainer.global_step,
-            total_steps=total_steps if 0 <= total_steps < float("inf") else None,
+            total_steps=total_steps(trainer),
             world_size=trainer.world_size,
             loaders=[type(loader).__name__ for loader in loaders],
             has_positions=all(hasattr(loader, "load_state_dict") for loader in loaders),
@@ -111,17 +112,17 @@ class Recorder(Callback):
         self._event(
             "batch",
             batch_idx=batch_idx,
-            ids=_sample_ids(trainer),
+            ids=sample_ids(trainer),
             batch=digest(batch),
             rng={name: digest(state[name]) for name in ("python", "numpy", "torch", "device")},
-            learning_rates=_learning_rates(trainer.optimizers),
+            learning_rates=learning_rates(trainer.optimizers),
         )
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Record the weights and the optimizer's state."""
-        self._event("step", **_learned(trainer, pl_module))
+        self._event("step", **learned(trainer, pl_module))
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record that a validation begins."""
@@ -137,14 +138,14 @@ class Recorder(Callback):
         self._event(
             "end",
             global_step=trainer.global_step,
-            learning_rates=_learning_rates(trainer.optimizers),
-            **_learned(trainer, pl_module),
+            learning_rates=learning_rates(trainer.optimizers),
+            **learned(trainer, pl_module),
         )
 
     def row(self, metrics: dict[str, Any], logged_step: int | None) -> None:
         """Record a row that a logger was given."""
         if self._trainer is not None and self._trainer.is_global_zero:
-            values = {name: _plain(value) for name, value in metrics.items()}
+            values = {name: plain(value) for name, value in metrics.items()}
             self._write("row", logged_step=logged_step, values=values)
 
     def _event(self, kind: str, **fields: Any) -> None:
@@ -176,72 +177,3 @@ class BatchMarker(Callback):
     ) -> None:
         """Tell it."""
         self._recorder.begin_batch(trainer)
-
-
-class RowLogger(DummyLogger):
-    """A logger that hands every row to a recorder, and takes any other call without a word.
-
-    It stands in for the configured loggers, so that a certificate leaves no trace in log folders
-    and starts no run at a tracking service.
-
-    Args:
-        recorder: Gets the rows.
-        save_dir: What the trainer and callbacks may take for the logger's folder.
-    """
-
-    def __init__(self, recorder: Recorder, save_dir: str) -> None:
-        super().__init__()
-        self._recorder = recorder
-        self._save_dir = save_dir
-
-    @property
-    def save_dir(self) -> str:
-        """The folder of the run."""
-        return self._save_dir
-
-    @property
-    def log_dir(self) -> str:
-        """The folder of the run."""
-        return self._save_dir
-
-    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Record a row."""
-        self._recorder.row(metrics, step)
-
-
-def _sample_ids(trainer: Trainer) -> list[list[int]] | None:
-    loaders = CombinedLoader(trainer.train_dataloader).flattened
-    samplers = [getattr(loader, "sampler", None) for loader in loaders]
-    ids = [s.last_indices() for s in samplers if isinstance(s, CoordinateSampler)]
-    return ids if len(ids) == len(loaders) else None
-
-
-def _learning_rates(optimizers: list[Optimizer]) -> dict[str, float]:
-    return {
-        f"optimizer {i}, group {j}": float(group["lr"])
-        for i, optimizer in enumerate(optimizers)
-        for j, group in enumerate(optimizer.param_groups)
-    }
-
-
-def _learned(trainer: Trainer, pl_module: LightningModule) -> dict[str, dict[str, Any]]:
-    weights = {**dict(pl_module.named_parameters()), **dict(pl_module.named_buffers())}
-    names = {id(weight): name for name, weight in weights.items()}
-    state: dict[str, Any] = {}
-    for i, optimizer in enumerate(trainer.optimizers):
-        for j, group in enumerate(optimizer.param_groups):
-            options = {k: v for k, v in group.items() if k not in ("params", "lr")}
-            state[f"optimizer {i}, group {j}"] = digest(options)
-            for k, parameter in enumerate(group["params"]):
-                name = names.get(id(parameter), f"group {j}, parameter {k}")
-                for key, value in optimizer.state.get(parameter, {}).items():
-                    state[f"optimizer {i}, {name}, {key}"] = digest(value)
-    return {"weights": {name: digest(w) for name, w in weights.items()}, "optimizer": state}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, Tensor) and value.numel() == 1:
-        return value.item()
-    return digest(value)

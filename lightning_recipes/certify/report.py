@@ -3,15 +3,19 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from lightning_recipes.certify.certificate import Certificate, Point
-from lightning_recipes.certify.comparison import QUANTITIES
+from lightning_recipes.certify.comparison import Difference
 
 __all__ = ["Report"]
+
+_COUNTS = ("num_batches", "num_rows")
+OnProgress = Callable[[int, int | None], None]
 
 
 class Report:
@@ -25,9 +29,7 @@ class Report:
         self.console = console
 
     @contextmanager
-    def progress(
-        self, name: str, num_steps: int | None
-    ) -> Iterator[Callable[[int, int | None], None]]:
+    def progress(self, name: str, num_steps: int | None) -> Iterator[OnProgress]:
         """Show a bar for one run; yield what to call with the steps done and their number."""
         columns = (
             TextColumn("{task.description}"),
@@ -56,7 +58,11 @@ class Report:
         if worst is None:
             if not any(point.checkpoint for point in certificate.points):
                 self._say("No checkpoint had been written before any kill: all runs began anew.")
-            self._say("[green]Identical:[/green] every resumed run is the run that never stopped.")
+            batches, rows = (sum(getattr(p, n) for p in certificate.points) for n in _COUNTS)
+            self._say(
+                "[green]Identical:[/green] every resumed run is the run that never stopped, in "
+                f"{batches} batches and {rows} rows compared."
+            )
             return
         if worst.failure is not None:
             self.console.print(worst.failure, markup=False, highlight=False)
@@ -74,21 +80,24 @@ class Report:
 
 
 def _table(certificate: Certificate) -> Table:
-    table = Table(title="Killed, resumed, and compared with the uninterrupted run")
-    table.add_column("killed in step", justify="right")
-    table.add_column("resumed after step", justify="right")
-    table.add_column("batches compared", justify="right")
-    for quantity in QUANTITIES:
-        table.add_column(quantity, justify="center")
+    table = Table(
+        title="Killed, resumed, compared: ✓, or the first step that differs",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("killed\nin step", justify="right")
+    table.add_column("resumed\nafter", justify="right")
+    for quantity in Difference.QUANTITIES:
+        table.add_column(quantity.replace(" ", "\n"), justify="center", vertical="bottom")
     for point in certificate.points:
-        start = f"{point.resumed_after_step}" if point.checkpoint else "none: anew"
-        cells = [_cell(point, quantity) for quantity in QUANTITIES]
-        table.add_row(f"{point.killed_in_step}", start, f"{point.num_batches}", *cells)
+        start = f"{point.resumed_after_step}" if point.checkpoint else "anew"
+        cells = [_cell(point, quantity) for quantity in Difference.QUANTITIES]
+        table.add_row(f"{point.killed_in_step}", start, *cells)
     return table
 
 
 def _cell(point: Point, quantity: str) -> str:
     difference = point.differences.get(quantity)
     if difference is not None:
-        return f"[red]step {difference.step}[/red]"
+        return f"[red]{difference.step}[/red]"
     return "[red]failed[/red]" if point.failure is not None else "[green]✓[/green]"

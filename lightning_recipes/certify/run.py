@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
@@ -80,10 +81,18 @@ class Run:
                 _kill_group(process)
         return process.returncode
 
-    def records(self) -> list[list[dict[str, Any]]]:
-        """Return the records, rank by rank; a line that a kill cut short is left out."""
+    def records(self, *, ignore: Sequence[str] = ()) -> list[list[dict[str, Any]]]:
+        """Return the records, rank by rank; a line that a kill cut short is left out.
+
+        Args:
+            ignore: Logged names to leave out.
+        """
         paths = sorted(self.folder.glob("rank*.jsonl"), key=lambda path: int(path.stem[4:]))
-        return [_read(path) for path in paths]
+        ranks = [_read(path) for path in paths]
+        for values in (r["values"] for records in ranks for r in records if r["kind"] == "row"):
+            for name in ignore:
+                values.pop(name, None)
+        return ranks
 
     def newest_checkpoint(self) -> Path | None:
         """Return the newest file to resume from, None if there is none.
@@ -135,8 +144,6 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 def _kill_group(process: "subprocess.Popen[bytes]") -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()

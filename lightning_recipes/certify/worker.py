@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 
 from lightning_recipes.callbacks.resume_checkpoint import ResumeCheckpoint
 from lightning_recipes.certify.digests import digest
-from lightning_recipes.certify.recorder import BatchMarker, Recorder, RowLogger
+from lightning_recipes.certify.recorder import BatchMarker, Recorder
+from lightning_recipes.certify.row_logger import RowLogger
 from lightning_recipes.cli import RecipesCLI
 
 __all__ = ["KillPoint", "WorkerCLI", "WorkerSettings"]
@@ -73,7 +74,7 @@ class KillPoint(Callback):
 
 @final
 class WorkerCLI(RecipesCLI):
-    """The command line, with a recorder, perhaps a kill point, and nothing written outside its root.
+    """The command line, with a recorder, perhaps a kill point, and all output below its root.
 
     The configured loggers are replaced by one that records; the folders of ``ResumeCheckpoint`` and
     ``ModelCheckpoint`` are moved below the root; and a ``ResumeCheckpoint`` saves at every step, so
@@ -112,9 +113,8 @@ class WorkerCLI(RecipesCLI):
         for i, callback in enumerate(callbacks):
             if isinstance(callback, ResumeCheckpoint):
                 callback.dirpath, callback.every_n_steps, callback.keep_last = None, 1, 2
-            elif isinstance(callback, ModelCheckpoint) and callback.dirpath is not None:
-                if not Path(callback.dirpath).is_relative_to(Path(root).absolute()):
-                    callback.dirpath = str(Path(root, "checkpoints", str(i)).absolute())
+            elif isinstance(callback, ModelCheckpoint) and not _is_below(root, callback.dirpath):
+                callback.dirpath = str(Path(root, "checkpoints", str(i)).absolute())
         added: list[Callback] = [recorder]
         if self.settings.kill_in_step is not None:
             added.append(KillPoint(self.settings.kill_in_step))
@@ -122,9 +122,7 @@ class WorkerCLI(RecipesCLI):
         writers = [i for i, callback in enumerate(callbacks) if isinstance(callback, Checkpoint)]
         end = writers[0] if writers else len(callbacks)
         callbacks[end:end] = added
-        savers = [
-            i for i, callback in enumerate(callbacks) if isinstance(callback, ResumeCheckpoint)
-        ]
+        savers = [i for i, c in enumerate(callbacks) if isinstance(c, ResumeCheckpoint)]
         callbacks.insert(savers[-1] + 1 if savers else 0, BatchMarker(recorder))
         if trainer.loggers:
             trainer.loggers = [RowLogger(recorder, root)]
@@ -132,6 +130,10 @@ class WorkerCLI(RecipesCLI):
 
     def after_fit(self) -> None:
         """Say nothing: these files are about to be removed."""
+
+
+def _is_below(root: str, dirpath: Any) -> bool:
+    return dirpath is not None and Path(dirpath).is_relative_to(Path(root).absolute())
 
 
 if __name__ == "__main__":

@@ -127,13 +127,14 @@ class CoordinateSampler(DistributedSampler[Any]):
         mine = share(len(batch), self.rank, self.num_replicas)
         if self.fill and not mine:
             mine = range(1)
-        return batch[mine.start : mine.stop].tolist()
+        indices: list[int] = batch[mine.start : mine.stop].tolist()
+        return indices
 
     def last_indices(self) -> list[int]:
         """Return the indices of the batch that was handed out last, none before the first."""
         return self.indices(self.epoch, self.batch - 1) if self.batch else []
 
-    def __iter__(self) -> Iterator[SampleIndex]:
+    def __iter__(self) -> Iterator[Any]:
         epoch = self.epoch
         for k in range(self.batch, len(self.order)):
             for index in self.indices(epoch, k):
