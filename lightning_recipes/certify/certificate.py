@@ -101,6 +101,8 @@ class Certificate:
             )
         if cures:
             return f"The cure: {'; and '.join(cures)}."
+        if point.failure is not None:
+            return "The end of its output says why."
         return (
             "ResumeCheckpoint is there and every train loader has a position. Look for state that "
             "no checkpoint holds: a generator of your own, a counter, a cache, in the module, the "

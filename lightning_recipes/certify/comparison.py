@@ -52,7 +52,7 @@ class Difference:
 
     def __str__(self) -> str:
         where = f"step {self.step} (epoch {self.epoch}, rank {self.rank})"
-        values = f"{_shown(self.expected)} uninterrupted, {_shown(self.found)} resumed"
+        values = f"expected {_shown(self.expected)}, found {_shown(self.found)}"
         return f"{where}: {self.quantity}, {self.name}: {values}"
 
 
@@ -149,7 +149,7 @@ def _rows(one: Sequence[Record], two: Sequence[Record]) -> Iterator[_Mismatch]:
                 yield a, f"missing {_row_name(a)}", _row_values(a), None
             return  # from here on, rows no longer correspond
         for name, expected, found in _mapping(a.get("values", {}), b.get("values", {})):
-            yield a, f"{name} in {_row_name(a)}", expected, found
+            yield a, f"{name} logged under step {a['logged_step']}", expected, found
     for missing in one[len(two) :]:
         yield missing, f"missing {_row_name(missing)}", _row_values(missing), None
     for extra in two[len(one) :]:
@@ -186,7 +186,7 @@ def _row_values(row: Record) -> Any:
 def _row_name(row: Record) -> str:
     if row["kind"] == "validation":
         return "validation"
-    return f"row of step {row['logged_step']} with {', '.join(row['values'])}"
+    return f"row of {', '.join(row['values'])} logged under step {row['logged_step']}"
 
 
 def _of_kind(records: Sequence[Record], *kinds: str) -> list[Any]:

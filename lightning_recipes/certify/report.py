@@ -70,9 +70,9 @@ class Report:
                 f"[red]The run killed in step {worst.killed_in_step} cannot be resumed.[/red]"
             )
         if worst.first_difference is not None:
-            when = "before the kill, at " if worst.before_kill else "at "
-            text = escape(f"{when}{worst.first_difference}.")
-            self._say(f"[red]First difference[/red], killed in step {worst.killed_in_step}: {text}")
+            when = "even before the kill" if worst.before_kill else "after the resume"
+            what = f"killed in step {worst.killed_in_step}, {when}: {worst.first_difference}."
+            self._say(f"[red]First difference[/red], {escape(what)}")
         self._say(escape(certificate.advice))
 
     def _say(self, text: str) -> None:
@@ -83,7 +83,7 @@ def _table(certificate: Certificate) -> Table:
     table = Table(
         title="Killed, resumed, compared: ✓, or the first step that differs",
         box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
+        padding=0,
     )
     table.add_column("killed\nin step", justify="right")
     table.add_column("resumed\nafter", justify="right")
@@ -91,6 +91,7 @@ def _table(certificate: Certificate) -> Table:
         table.add_column(quantity.replace(" ", "\n"), justify="center", vertical="bottom")
     for point in certificate.points:
         start = f"{point.resumed_after_step}" if point.checkpoint else "anew"
+        start = "[red]failed[/red]" if point.failure is not None else start
         cells = [_cell(point, quantity) for quantity in Difference.QUANTITIES]
         table.add_row(f"{point.killed_in_step}", start, *cells)
     return table
@@ -100,4 +101,4 @@ def _cell(point: Point, quantity: str) -> str:
     difference = point.differences.get(quantity)
     if difference is not None:
         return f"[red]{difference.step}[/red]"
-    return "[red]failed[/red]" if point.failure is not None else "[green]✓[/green]"
+    return "[red]-[/red]" if point.failure is not None else "[green]✓[/green]"
