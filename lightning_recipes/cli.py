@@ -1,11 +1,14 @@
 """The command line: Lightning's own, with loggers under the run's folder and a word at the end."""
 
+import os
 import sys
+from argparse import RawDescriptionHelpFormatter
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from jsonargparse import DefaultHelpFormatter
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningCLI
@@ -33,6 +36,10 @@ A later --config or option wins over an earlier one; "callbacks+:" in a file add
 instead of replacing it. The configuration decides what is built, a checkpoint only in what state it
 starts.
 """
+
+
+class _HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
+    """The help of jsonargparse, with the lines of the description as they are written."""
 
 
 class LossProgressBar(TQDMProgressBar):
@@ -73,6 +80,7 @@ class RecipesCLI(LightningCLI):
             save_config_kwargs={"overwrite": True},
             parser_kwargs={
                 "description": _DESCRIPTION,
+                "formatter_class": _HelpFormatter,
                 # A misspelt option must not pass for the one that it begins.
                 "allow_abbrev": False,
                 **{name: {"allow_abbrev": False} for name in self.subcommands()},
@@ -136,6 +144,9 @@ def main(args: ArgsType = None) -> None:
     Raises:
         SystemExit: At the end of ``certify``, with its exit status; or the arguments are wrong.
     """
+    # As "python -m" does, so that a configuration can name modules beside it.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     arguments = sys.argv[1:] if args is None else args
     if isinstance(arguments, list) and arguments[:1] == ["certify"]:
         # Imported here: its worker is built on this module.

@@ -96,8 +96,8 @@ class Certificate:
             )
         if not self.run["has_positions"]:
             cures.append(
-                "give the train loader a position: lightning_recipes.ResumableDataLoader in place "
-                f"of {', '.join(self.run['loaders'])}"
+                f"give the train loader ({', '.join(self.run['loaders'])}) a position: "
+                "lightning_recipes.resumable(loader)"
             )
         if cures:
             return f"The cure: {'; and '.join(cures)}."

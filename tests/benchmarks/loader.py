@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from lightning_recipes import ResumableDataLoader
 
-NUM_PAIRS = 7
+NUM_SAMPLES = 10**7  # of the data set in which to jump, in batches of one
+NEAR, FAR = 10, 9 * 10**6
 
 
 def seconds(function: Callable[[], Any]) -> float:
@@ -26,33 +28,54 @@ def consume(loader: Iterable[Any]) -> None:
         pass
 
 
-def first_batch(position: int) -> None:
-    """Load one batch of 10**9 samples, ``position`` batches into the epoch."""
-    loader = ResumableDataLoader(range(10**9), batch_size=256, shuffle=True)  # type: ignore[arg-type]
+def jump_with_ours(position: int) -> None:
+    """Load the batch at ``position`` of a shuffled epoch."""
+    loader = ResumableDataLoader(range(NUM_SAMPLES), shuffle=True)  # type: ignore[arg-type]
     loader.load_state_dict({**loader.state_dict(), "batch": position})
     next(iter(loader))
 
 
-def report(title: str, ours: Callable[[], Any], other: Callable[[], Any], per: int) -> None:
+def stateful_state(position: int) -> dict[str, Any]:
+    """Return a state as torchdata saves it at ``position``."""
+    loader = StatefulDataLoader(range(NUM_SAMPLES), shuffle=True)
+    next(iter(loader))
+    state: dict[str, Any] = loader.state_dict()
+    state["_sampler_iter_yielded"] = state["_num_yielded"] = position
+    state["_sampler_iter_state"]["samples_yielded"] = position
+    return state
+
+
+def jump_with_stateful(state: dict[str, Any]) -> None:
+    """Do the same with torchdata."""
+    loader = StatefulDataLoader(range(NUM_SAMPLES), shuffle=True)
+    loader.load_state_dict(state)
+    next(iter(loader))
+
+
+def report(
+    title: str, one: Callable[[], Any], two: Callable[[], Any], *, per: int = 1, num_pairs: int = 7
+) -> None:
     """Print the medians of pairs taken in turn, and the ratio of each pair."""
-    pairs = [(seconds(ours), seconds(other)) for _ in range(NUM_PAIRS + 1)][1:]
+    pairs = [(seconds(one), seconds(two)) for _ in range(num_pairs + 1)][1:]
     a, b = (statistics.median(times) * 1e6 / per for times in zip(*pairs, strict=True))
-    ratio = statistics.median(one / two for one, two in pairs)
-    print(f"{title:48s} {a:9.1f} us {b:9.1f} us   ratio {ratio:5.2f}")
+    ratio = statistics.median(first / second for first, second in pairs)
+    print(f"{title:52s} {a:12,.1f} us {b:12,.1f} us   ratio {ratio:5.2f}")
 
 
 def main() -> None:
-    """Print the two questions."""
+    """Print the questions."""
     dataset = TensorDataset(torch.randn(8_192, 32))
     ours = ResumableDataLoader(dataset, batch_size=64, shuffle=True)
     plain = DataLoader(dataset, batch_size=64, shuffle=True)
-    print(f"{'':48s} {'ours':>12s} {'other':>12s}")
-    report("a sample, ours and DataLoader", lambda: consume(ours), lambda: consume(plain), 8_192)
+    report("a sample: ours, DataLoader", lambda: consume(ours), lambda: consume(plain), per=8_192)
+    title = f"first batch at {FAR:,} and at {NEAR} of {NUM_SAMPLES:,}"
+    report(f"{title}: ours", lambda: jump_with_ours(FAR), lambda: jump_with_ours(NEAR))
+    far, near = stateful_state(FAR), stateful_state(NEAR)
     report(
-        "first batch at 10**6 and at 10 of 10**9 samples",
-        lambda: first_batch(10**6),
-        lambda: first_batch(10),
-        1,
+        "the same: torchdata's StatefulDataLoader",
+        lambda: jump_with_stateful(far),
+        lambda: jump_with_stateful(near),
+        num_pairs=2,
     )
 
 

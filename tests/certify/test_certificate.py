@@ -70,7 +70,10 @@ def test_a_run_that_does_not_repeat_itself_is_not_blamed_on_the_resume() -> None
 def test_advice_names_what_is_missing() -> None:
     point = make_point(make_difference(6))
     assert "ResumeCheckpoint first" in make_certificate(point, run=PLAIN).advice
-    assert "ResumableDataLoader in place of DataLoader" in make_certificate(point, run=PLAIN).advice
+    assert (
+        "(DataLoader) a position: lightning_recipes.resumable(loader)"
+        in make_certificate(point, run=PLAIN).advice
+    )
     only_loader = {**PLAIN, "has_resume_checkpoint": True}
     assert "ResumeCheckpoint" not in make_certificate(point, run=only_loader).advice
     assert "state_dict()" in make_certificate(point).advice
