@@ -6,6 +6,7 @@ import socket
 import tempfile
 import traceback
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -23,25 +24,9 @@ def run_ranks(function: Callable[..., Any], *args: Any, world_size: int = 2) -> 
     ``function`` stands at the top of a test module, and takes and returns what pickles. A rank that
     fails or hangs fails the test with its traceback.
     """
-    context = mp.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
-        pipes, processes = [], []
-        for rank in range(world_size):
-            receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(
-                target=_main, args=(sender, function, args, rank, world_size, folder), daemon=False
-            )
-            process.start()
-            sender.close()
-            pipes.append(receiver)
-            processes.append(process)
-        try:
-            results = [_receive(pipe, rank) for rank, pipe in enumerate(pipes)]
-        finally:
-            for process in processes:
-                process.join(timeout=10)
-                process.kill()
-    return results
+        join = partial(_join_group, str(Path(folder, "store")))
+        return _run(join, function, args, world_size)
 
 
 def run_trainer_ranks(function: Callable[..., Any], *args: Any, world_size: int = 2) -> list[Any]:
@@ -53,12 +38,43 @@ def run_trainer_ranks(function: Callable[..., Any], *args: Any, world_size: int 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    return run_ranks(_as_torchrun, function, args, port, world_size=world_size)
+    return _run(partial(_set_torchrun_environment, port), function, args, world_size)
 
 
-def _as_torchrun(function: Callable[..., Any], args: tuple[Any, ...], port: int) -> Any:
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    dist.destroy_process_group()
+def _run(
+    join: Callable[[int, int], None],
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    world_size: int,
+) -> list[Any]:
+    context = mp.get_context("spawn")
+    pipes, processes = [], []
+    for rank in range(world_size):
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(
+            target=_main, args=(sender, join, function, args, rank, world_size), daemon=False
+        )
+        process.start()
+        sender.close()
+        pipes.append(receiver)
+        processes.append(process)
+    try:
+        answers = [_receive(pipe, rank) for rank, pipe in enumerate(pipes)]
+    finally:
+        for process in processes:
+            process.join(timeout=10)
+            process.kill()
+    errors = [f"Rank {rank} failed:\n{error}" for rank, (_, error) in enumerate(answers) if error]
+    if errors:
+        raise RuntimeError("\n".join(errors))
+    return [result for result, _ in answers]
+
+
+def _join_group(store: str, rank: int, world_size: int) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
+
+
+def _set_torchrun_environment(port: int, rank: int, world_size: int) -> None:
     os.environ.update(
         TORCHELASTIC_RUN_ID="tests",
         MASTER_ADDR="127.0.0.1",
@@ -68,38 +84,31 @@ def _as_torchrun(function: Callable[..., Any], args: tuple[Any, ...], port: int)
         WORLD_SIZE=str(world_size),
         LOCAL_WORLD_SIZE=str(world_size),
     )
-    return function(*args)
 
 
-def _receive(pipe: Connection, rank: int) -> Any:
+def _receive(pipe: Connection, rank: int) -> tuple[Any, str | None]:
     if not pipe.poll(_TIMEOUT_S):
-        raise TimeoutError(f"Rank {rank} did not answer within {_TIMEOUT_S} s.")
-    result, error = pickle.loads(pipe.recv_bytes())
-    if error is not None:
-        raise RuntimeError(f"Rank {rank} failed:\n{error}")
-    return result
+        return None, f"It did not answer within {_TIMEOUT_S} s."
+    answer: tuple[Any, str | None] = pickle.loads(pipe.recv_bytes())
+    return answer
 
 
 def _main(
     sender: Connection,
+    join: Callable[[int, int], None],
     function: Callable[..., Any],
     args: tuple[Any, ...],
     rank: int,
     world_size: int,
-    folder: str,
 ) -> None:
     torch.set_num_threads(1)
     try:
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{Path(folder, 'store')}",
-            rank=rank,
-            world_size=world_size,
-        )
-        # Plain pickle: multiprocessing would share a tensor's memory, which ends with the process.
-        sender.send_bytes(pickle.dumps((function(*args), None)))
+        join(rank, world_size)
+        result = function(*args)
         if dist.is_initialized():
-            dist.barrier()
+            dist.barrier()  # nobody leaves while another still talks
             dist.destroy_process_group()
+        # Plain pickle: multiprocessing would share a tensor's memory, which ends with the process.
+        sender.send_bytes(pickle.dumps((result, None)))
     except Exception:
         sender.send_bytes(pickle.dumps((None, traceback.format_exc())))

@@ -25,12 +25,14 @@ class TrainLoaders:
     """
 
     def __init__(self) -> None:
+        self._source: Any = None
+        self._loaders: list[Any] = []
         self._noted: list[States] = []
         self._is_epoch_end = False
 
     def start(self, trainer: Trainer) -> None:
         """Note the positions before the first batch."""
-        loaders = _flattened(trainer)
+        loaders = self._flattened(trainer)
         strangers = {type(loader).__name__ for loader in loaders if not _is_stateful(loader)}
         if strangers:
             rank_zero_warn(
@@ -43,7 +45,7 @@ class TrainLoaders:
     def note(self, trainer: Trainer) -> None:
         """Note the positions at the end of a batch."""
         previous = [] if self._is_epoch_end else self._noted[-1:]
-        self._noted = [*previous, _states(_flattened(trainer))]
+        self._noted = [*previous, _states(self._flattened(trainer))]
         self._is_epoch_end = trainer.is_last_batch
 
     def before_next_batch(self, trainer: Trainer) -> Positions | None:
@@ -63,7 +65,7 @@ class TrainLoaders:
         self, trainer: Trainer, positions: Positions, *, is_same_world: bool, nearest: bool
     ) -> None:
         """Go to saved positions; with another number of ranks only a ResumableDataLoader can."""
-        loaders, states = _flattened(trainer), positions["states"]
+        loaders, states = self._flattened(trainer), positions["states"]
         if len(loaders) != len(states):
             raise ValueError(
                 f"The checkpoint has the positions of {len(states)} train loaders, this run has "
@@ -88,9 +90,11 @@ class TrainLoaders:
         if not all(isinstance(loader, ResumableDataLoader) for loader in loaders):
             rebuild_train_iterator(trainer)
 
-
-def _flattened(trainer: Trainer) -> list[Any]:
-    return CombinedLoader(trainer.train_dataloader).flattened
+    def _flattened(self, trainer: Trainer) -> list[Any]:
+        if trainer.train_dataloader is not self._source:  # new, or reloaded
+            self._source = trainer.train_dataloader
+            self._loaders = CombinedLoader(self._source).flattened
+        return self._loaders
 
 
 def _is_stateful(loader: Any) -> bool:

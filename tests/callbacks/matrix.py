@@ -50,7 +50,7 @@ CHOICES: dict[str, list[Any]] = {
     "augmentation": ["python", "numpy", "torch"],
     "loaders": ["one", "two"],
     "shuffled_validation": [False, True],
-    "logger": [CSVLogger, TensorBoardLogger],
+    "tensorboard": [False, True],
 }
 
 
@@ -79,7 +79,7 @@ class Case:
     augmentation: str
     loaders: str
     shuffled_validation: bool
-    logger: Any
+    tensorboard: bool
 
 
 class Points(Dataset[tuple[Tensor, int]]):
@@ -196,7 +196,7 @@ def make_trainer(case: Case, root: Path, *callbacks: Callback, **kwargs: Any) ->
     return Trainer(
         accelerator="cpu",
         default_root_dir=str(root),
-        logger=case.logger(root),
+        logger=[CSVLogger(root), *([TensorBoardLogger(root)] if case.tensorboard else [])],
         log_every_n_steps=1,
         accumulate_grad_batches=case.accumulate,
         enable_progress_bar=False,
