@@ -27,6 +27,8 @@ def capture_own_buffers(trainer: Trainer, pl_module: LightningModule) -> dict[st
     batch normalisation are each rank's own, and under manual optimization they stay so: DDP (torch
     2.13) then syncs before the first pass only, which its ``require_forward_param_sync`` tells.
     """
+    if trainer.world_size == 1:
+        return {"own": {}, "is_synced": True}
     persistent = pl_module.state_dict().keys()
     buffers = {
         name: b.detach().cpu() for name, b in pl_module.named_buffers() if name in persistent
