@@ -1,6 +1,32 @@
-"""``python -m lightning_recipes`` is ``lightning-recipes``."""
+"""``lightning-recipes``, and ``python -m lightning_recipes``: one door to all commands."""
 
-from lightning_recipes.cli import main
+import os
+import sys
+from collections.abc import Sequence
+
+from lightning_recipes.certify.command import main as certify
+from lightning_recipes.cli import RecipesCLI
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line.
+
+    Args:
+        arguments: Instead of those of the process, for use from Python.
+
+    Raises:
+        SystemExit: At the end of ``certify``, with its exit status; or the arguments are wrong.
+    """
+    # As "python -m" does, so that a configuration can name modules beside it.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given[:1] == ["certify"]:
+        sys.exit(certify(given[1:]))
+    RecipesCLI(None if arguments is None else given)
+
 
 if __name__ == "__main__":
     main()

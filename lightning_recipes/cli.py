@@ -1,7 +1,5 @@
 """The command line: Lightning's own, with loggers under the run's folder and a word at the end."""
 
-import os
-import sys
 from argparse import RawDescriptionHelpFormatter
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +14,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 from lightning_recipes.callbacks.resume_checkpoint import ResumeCheckpoint
 
-__all__ = ["LossProgressBar", "RecipesCLI", "main"]
+__all__ = ["LossProgressBar", "RecipesCLI"]
 
 _BATCHES_PER_REFRESH = 20
 _DESCRIPTION = """Train, evaluate and resume PyTorch Lightning modules from YAML files.
@@ -133,27 +131,6 @@ class RecipesCLI(LightningCLI):
             config = Path(log_dir or ".", "config.yaml")
             command = f"lightning-recipes fit --config {config} --ckpt_path {resume.last_path}"
             trainer.print(f"To go on:    {command}")
-
-
-def main(args: ArgsType = None) -> None:
-    """Run the command line.
-
-    Args:
-        args: Arguments instead of those of the process, for use from Python.
-
-    Raises:
-        SystemExit: At the end of ``certify``, with its exit status; or the arguments are wrong.
-    """
-    # As "python -m" does, so that a configuration can name modules beside it.
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    arguments = sys.argv[1:] if args is None else args
-    if isinstance(arguments, list) and arguments[:1] == ["certify"]:
-        # Imported here: its worker is built on this module.
-        from lightning_recipes.certify.command import main as certify
-
-        sys.exit(certify(arguments[1:]))
-    RecipesCLI(args)
 
 
 def _default_loggers(root: str) -> list[Logger]:

@@ -8,7 +8,8 @@ import yaml
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.demos.boring_classes import BoringDataModule, BoringModel
 
-from lightning_recipes.cli import RecipesCLI, main
+from lightning_recipes.__main__ import main
+from lightning_recipes.cli import RecipesCLI
 from tests.commands import run_command
 
 DIGITS = "lightning-recipes fit --config configs/digits.yaml --trainer.accelerator cpu"

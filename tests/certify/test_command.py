@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from lightning_recipes.__main__ import main
 from lightning_recipes.certify import command
 from lightning_recipes.certify.comparison import Difference
-from lightning_recipes.cli import main
 from tests.certify.test_run import PLAIN
 from tests.commands import ROOT
 
