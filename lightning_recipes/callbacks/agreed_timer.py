@@ -28,6 +28,10 @@ class AgreedTimer:
         self._steps = 0
         self._ask_at = 1
 
+    def is_asked_next(self) -> bool:
+        """Return whether the next question is one for the clock, without which nothing is due."""
+        return self._steps + 1 >= self._ask_at
+
     def is_due(self, trainer: Trainer) -> bool:
         """Return whether the interval has passed; called on every rank at the same steps."""
         self._steps += 1

@@ -13,6 +13,7 @@ from lightning.pytorch.loops.evaluation_loop import RestartStage
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 
 __all__ = [
+    "before_each_fetch",
     "begin_at_next_batch",
     "begin_with_validation",
     "capture_keepers",
@@ -25,6 +26,21 @@ __all__ = [
     "restore_keepers",
     "step_plateau_schedulers",
 ]
+
+
+def before_each_fetch(trainer: Trainer, action: Callable[[], None]) -> None:
+    """Run ``action`` before each train batch is fetched, and moved to the device with its hooks.
+
+    No hook comes that early: at ``on_train_batch_start`` the batch has been drawn and augmented.
+    Lightning calls the loop's ``_on_before_fetch`` there, for its profiler.
+    """
+    loop = trainer.fit_loop.epoch_loop
+
+    def act_and_profile() -> None:
+        action()
+        type(loop)._on_before_fetch(loop)
+
+    loop._on_before_fetch = act_and_profile  # type: ignore[method-assign]
 
 
 def move_counters_between_batches(checkpoint: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_recipes.callbacks.agreed_timer import AgreedTimer
 from lightning_recipes.callbacks.loop_state import (
+    before_each_fetch,
     drop_loader_states,
     move_counters_between_batches,
 )
@@ -156,6 +157,7 @@ class ResumeCheckpoint(Callback):
         if self._timer is not None:
             self._timer.restart()
         self._run.start(trainer, pl_module)
+        before_each_fetch(trainer, lambda: self._before_fetch(trainer))
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -198,12 +200,22 @@ class ResumeCheckpoint(Callback):
         """Gather nothing any more: other ranks may be gone."""
         self._is_in_exception = True
 
-    def _is_due(self, trainer: Trainer) -> bool:
+    def _before_fetch(self, trainer: Trainer) -> None:
+        # The clock is asked at the start of the batch; here only whether that question is near.
+        is_time_near = self._timer is not None and self._timer.is_asked_next()
+        is_save_near = is_time_near or self._are_steps_due(trainer)
+        self._run.before_fetch(trainer, is_save_near=is_save_near)
+
+    def _are_steps_due(self, trainer: Trainer) -> bool:
         num_steps = trainer.global_step - self._last_step
+        return self.every_n_steps is not None and num_steps >= self.every_n_steps
+
+    def _is_due(self, trainer: Trainer) -> bool:
+        is_new = trainer.global_step > self._last_step
         # The clock is asked in any case, or ranks would lose count of when to ask it.
         is_time = self._timer is not None and self._timer.is_due(trainer)
-        is_step = self.every_n_steps is not None and num_steps >= self.every_n_steps
-        return num_steps > 0 and (is_time or is_step) and self._run.is_known(trainer)
+        is_step = self._are_steps_due(trainer)
+        return is_new and (is_time or is_step) and self._run.is_known(trainer)
 
     def _save(self, trainer: Trainer) -> None:
         root = Path(self.dirpath or Path(trainer.default_root_dir, "resume"))

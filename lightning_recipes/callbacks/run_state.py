@@ -34,6 +34,7 @@ class RunState:
         self._loaded: dict[str, Any] | None = None
         self._waiting_means: metric_state.RunningMeans = {}
         self._is_rng_restored = False
+        self._rng_before_fetch: dict[str, Any] | None = None
 
     def capture(
         self, trainer: Trainer, pl_module: LightningModule, *, moment: str
@@ -45,6 +46,7 @@ class RunState:
             pl_module: Its module.
             moment: "between batches", or the event in which it is written.
         """
+        between = moment == "between batches"
         is_in_event = moment in ("batch end", "validation end", "epoch end")
         ends_epoch = is_in_event and trainer.is_last_batch
         metrics = metric_state.capture_metrics(trainer, pl_module)
@@ -53,7 +55,7 @@ class RunState:
             # A resumed run begins with the next epoch, where these would be too much.
             means, metrics = {}, {**metrics, "objects": {}}
         mine = {
-            "rng": capture_rng_state(),
+            "rng": (between and self._rng_before_fetch) or capture_rng_state(),
             "loaders": self.loaders.before_next_batch(trainer),
             "buffers": capture_own_buffers(trainer, pl_module),
             "means": means,
@@ -106,6 +108,18 @@ class RunState:
                 )
         self.loaders.start(trainer)
 
+    def before_fetch(self, trainer: Trainer, *, is_save_near: bool) -> None:
+        """Before a batch is fetched: what draws there is still to come.
+
+        The augmentation of a loader in the main process, and of ``on_after_batch_transfer``, comes
+        before the batch starts. So this is where the random state is restored, and noted for a
+        save at the start of that batch.
+        """
+        if self._loaded is not None and not self._is_rng_restored:
+            self._restore_rng(trainer, self._loaded["ranks"])
+            self._is_rng_restored = True
+        self._rng_before_fetch = capture_rng_state() if is_save_near else None
+
     def restore(self, trainer: Trainer, pl_module: LightningModule) -> bool:
         """At the start of the first batch: restore the rest; return whether there was any."""
         if self._loaded is None:
@@ -121,6 +135,7 @@ class RunState:
         if not self._is_rng_restored:
             self._restore_rng(trainer, ranks)
         self._is_rng_restored = False
+        self._rng_before_fetch = None
         return True
 
     def _catch_up(self, trainer: Trainer) -> None:

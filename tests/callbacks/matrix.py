@@ -213,16 +213,21 @@ def make_trainer(case: Case, root: Path, *callbacks: Callback, **kwargs: Any) ->
 
 
 def run(
-    case: Case, root: Path, *callbacks: Callback, ckpt_path: Path | None = None, **kwargs: Any
+    case: Case,
+    root: Path,
+    *callbacks: Callback,
+    ckpt_path: Path | None = None,
+    module: type[Project] = Project,
+    **kwargs: Any,
 ) -> dict[str, Any]:
     """Train, and return everything that must not depend on whether the run was stopped."""
     seed_everything(11, verbose=False)
-    trainer, module = make_trainer(case, root, *callbacks, **kwargs), Project(case)
+    trainer, project = make_trainer(case, root, *callbacks, **kwargs), module(case)
     train, validation = make_loaders(case)
     path = None if ckpt_path is None else str(ckpt_path)
-    trainer.fit(module, train, validation, ckpt_path=path)
+    trainer.fit(project, train, validation, ckpt_path=path)
     return {
-        "weights": module.state_dict(),
+        "weights": project.state_dict(),
         "optimizers": [optimizer.state_dict() for optimizer in trainer.optimizers],
         "schedules": [config.scheduler.state_dict() for config in trainer.lr_scheduler_configs],
         "scaler": trainer.precision_plugin.state_dict(),
@@ -230,7 +235,7 @@ def run(
         "epoch": trainer.current_epoch,
         "callbacks": _without_paths([callback.state_dict() for callback in trainer.callbacks[1:]]),  # type: ignore[attr-defined]
         "callback_metrics": dict(trainer.callback_metrics),
-        "seen": module.seen,
+        "seen": project.seen,
         "rows": _rows(root),
     }
 
