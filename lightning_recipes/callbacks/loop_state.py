@@ -7,14 +7,19 @@ when any of it moves.
 from collections.abc import Callable
 from typing import Any
 
-from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import (
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+)
 from lightning.pytorch.loops.evaluation_loop import RestartStage
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 
 __all__ = [
     "before_each_fetch",
     "begin_at_next_batch",
+    "begin_epoch_of_callbacks",
     "begin_with_validation",
     "capture_keepers",
     "drop_loader_states",
@@ -94,11 +99,41 @@ def begin_with_validation(trainer: Trainer) -> None:
     _after_next_reset(trainer, pretend)
 
 
+def begin_epoch_of_callbacks(trainer: Trainer, pl_module: LightningModule) -> None:
+    """Let Lightning's own callbacks prepare the epoch that a run goes on with.
+
+    ``on_train_epoch_start`` is not called again inside an epoch, and there they set on the trainer
+    what no checkpoint holds: how many batches to accumulate, the scheduler of the weight averaging
+    and its last epoch, in which nothing is trained. The averaging also begins its annealing of the
+    learning rates there, which are put back. After ``on_train_start``, which some check.
+    """
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    fit_loop, loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
+    reset = loop.reset
+
+    def begin_and_reset() -> None:
+        loop.__dict__.pop("reset", None)
+        if fit_loop.restarted_mid_epoch or fit_loop.restarted_on_epoch_end:
+            begin()
+        reset()
+
+    def begin() -> None:
+        groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+        rates = [group["lr"] for group in groups]
+        for callback in callbacks:
+            if isinstance(callback, GradientAccumulationScheduler | StochasticWeightAveraging):
+                callback.on_train_epoch_start(trainer, pl_module)
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate
+
+    loop.reset = begin_and_reset  # type: ignore[method-assign]
+
+
 def _after_next_reset(trainer: Trainer, action: Callable[[_TrainingEpochLoop], None]) -> None:
     loop = trainer.fit_loop.epoch_loop
 
     def reset_and_act() -> None:
-        del loop.reset
+        loop.__dict__.pop("reset", None)
         loop.reset()
         action(loop)
 

@@ -102,6 +102,7 @@ class RunState:
             loop_state.restore_keepers(trainer, self._loaded["keepers"])
             metric_state.restore_seen_metrics(trainer, mine["metrics"])
             self._catch_up(trainer)
+            loop_state.begin_epoch_of_callbacks(trainer, pl_module)
             if mine["loaders"] is not None:
                 self.loaders.restore(
                     trainer, mine["loaders"], is_same_world=is_same_world, nearest=self.nearest
