@@ -11,6 +11,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_recipes.callbacks import loop_state, metric_state
 from lightning_recipes.callbacks.loader_state import TrainLoaders
+from lightning_recipes.callbacks.module_modes import capture_modes, restore_modes
 from lightning_recipes.callbacks.ranks import capture_own_buffers, gather, restore_own_buffers
 from lightning_recipes.rng import capture_rng_state, derive_seed, restore_rng_state
 
@@ -67,6 +68,7 @@ class RunState:
             "ends_epoch": ends_epoch,
             "is_validation_due": moment == "batch end" and loop_state.is_validation_due(trainer),
             "keepers": loop_state.capture_keepers(trainer),
+            "modes": capture_modes(pl_module) if between else None,
             "ranks": gather(mine),
         }
 
@@ -99,6 +101,8 @@ class RunState:
             is_same_world = len(ranks) == trainer.world_size
             mine = ranks[trainer.global_rank] if is_same_world else ranks[0]
             restore_own_buffers(trainer, pl_module, mine["buffers"])
+            if modes := self._loaded.get("modes"):
+                restore_modes(pl_module, modes)
             loop_state.restore_keepers(trainer, self._loaded["keepers"])
             metric_state.restore_seen_metrics(trainer, mine["metrics"])
             self._catch_up(trainer)

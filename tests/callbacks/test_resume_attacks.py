@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
+from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.callbacks import (
+    BaseFinetuning,
+    GradientAccumulationScheduler,
+    StochasticWeightAveraging,
+)
 from lightning.pytorch.loggers import CSVLogger
+from torch.optim import Optimizer
 
 from tests.callbacks.matrix import Case, Project, first_difference, run
 
@@ -73,3 +78,39 @@ def test_callback_that_prepares_the_epoch(
     make_callback: Callable[[], Callback], tmp_path: Path
 ) -> None:
     assert_exact(tmp_path, make_callback)
+
+
+class PartlyEvaluatingProject(Project):
+    """Holds the statistics of its batch normalisation fixed, from the second epoch on."""
+
+    def on_train_epoch_start(self) -> None:
+        self.body.train(self.current_epoch < 1)
+
+
+def test_part_in_evaluation_mode(tmp_path: Path) -> None:
+    assert_exact(tmp_path, module=PartlyEvaluatingProject)
+
+
+class Unfreezing(BaseFinetuning):
+    """Trains the head alone in the first epoch."""
+
+    def freeze_before_training(self, pl_module: LightningModule) -> None:
+        self.freeze(pl_module.body, train_bn=False)
+
+    def finetune_function(
+        self, pl_module: LightningModule, epoch: int, optimizer: Optimizer
+    ) -> None:
+        if epoch == 1:
+            self.unfreeze_and_add_param_group(pl_module.body, optimizer, lr=0.003)
+
+
+class HeadFirstProject(Project):
+    """Gives the optimizer what is not frozen."""
+
+    def configure_optimizers(self) -> Optimizer:
+        trained = [p for p in self.parameters() if p.requires_grad]
+        return torch.optim.SGD(trained, lr=0.01, momentum=0.9)
+
+
+def test_frozen_part(tmp_path: Path) -> None:
+    assert_exact(tmp_path, Unfreezing, module=HeadFirstProject)
