@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Any, Literal
 
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 
@@ -65,6 +67,7 @@ class ResumeCheckpoint(Callback):
     Raises:
         ValueError: An argument is out of range; or, at the start of training, the checkpoint
             belongs to another version or to other data.
+        MisconfigurationException: Another callback undid the loading of the checkpoint.
     """
 
     def __init__(
@@ -99,7 +102,8 @@ class ResumeCheckpoint(Callback):
         self._timer = None if every_n_minutes is None else AgreedTimer(60 * every_n_minutes)
         self._run = RunState(seed=seed, nearest=on_new_batch_size == "nearest")
         self._last_step = 0
-        self._moment = "batch end"
+        self._loaded_step: int | None = None
+        self._moment = "before training"
         self._is_in_exception = False
 
     @property
@@ -117,8 +121,11 @@ class ResumeCheckpoint(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Warn where another callback would act before the state is restored."""
-        self._is_in_exception = False
-        first = trainer.callbacks[0]  # type: ignore[attr-defined]
+        self._is_in_exception, self._moment = False, "before training"
+        # Lightning puts these before all others, and they do nothing at the start of a batch.
+        finders = (BatchSizeFinder, LearningRateFinder)
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        first = next(callback for callback in callbacks if not isinstance(callback, finders))
         if stage == "fit" and first is not self:
             rank_zero_warn(
                 "ResumeCheckpoint should be the first callback, and "
@@ -132,6 +139,10 @@ class ResumeCheckpoint(Callback):
         """Add the run's state to any checkpoint that is written while fitting."""
         if self._is_in_exception or trainer.state.fn != TrainerFn.FITTING:
             return
+        if self._moment == "before training":
+            # e.g. by LearningRateFinder, which goes back to it after its search
+            checkpoint[_KEY] = None
+            return
         if self._moment == "between batches":
             move_counters_between_batches(checkpoint)
         checkpoint[_KEY] = self._run.capture(trainer, pl_module, moment=self._moment)
@@ -143,8 +154,10 @@ class ResumeCheckpoint(Callback):
         if trainer.state.fn != TrainerFn.FITTING:
             return
         if _KEY in checkpoint:
-            self._run.load(checkpoint[_KEY])
-            drop_loader_states(checkpoint)
+            if checkpoint[_KEY] is not None:
+                self._run.load(checkpoint[_KEY])
+                self._loaded_step = checkpoint["global_step"]
+                drop_loader_states(checkpoint)
         else:
             rank_zero_warn(
                 "The checkpoint was written without ResumeCheckpoint: weights and optimizer go on, "
@@ -153,6 +166,15 @@ class ResumeCheckpoint(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Go to the saved position of the data, or give each rank its own random stream."""
+        if self._loaded_step not in (None, trainer.global_step):
+            raise MisconfigurationException(
+                f"The checkpoint of step {self._loaded_step} was loaded, and then the trainer was "
+                f"put back to step {trainer.global_step}, as LearningRateFinder and "
+                "BatchSizeFinder do: they search again, and Lightning forgets the checkpoint. "
+                "Resume without them."
+            )
+        self._loaded_step = None
+        self._moment = "batch end"
         self._last_step = trainer.global_step
         if self._timer is not None:
             self._timer.restart()

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.callbacks import (
     BaseFinetuning,
     GradientAccumulationScheduler,
+    LearningRateFinder,
     StochasticWeightAveraging,
 )
 from lightning.pytorch.loggers import CSVLogger
@@ -114,3 +116,25 @@ class HeadFirstProject(Project):
 
 def test_frozen_part(tmp_path: Path) -> None:
     assert_exact(tmp_path, Unfreezing, module=HeadFirstProject)
+
+
+class LearningRateProject(Project):
+    """Has its learning rate found."""
+
+    lr = 0.01
+
+    def configure_optimizers(self) -> Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=self.lr)
+
+
+@pytest.mark.filterwarnings("ignore:The loaded checkpoint was not produced with Lightning")
+def test_learning_rate_is_found_once(tmp_path: Path) -> None:
+    def finder() -> Callback:
+        return LearningRateFinder(num_training_steps=5, update_attr=False)
+
+    whole = run(PLAIN, tmp_path / "whole", finder(), module=LearningRateProject)
+    path = tmp_path / "whole" / "resume" / "step=000000004.ckpt"
+    with pytest.raises(MisconfigurationException, match=r"step 4 .* Resume without them"):
+        run(PLAIN, tmp_path / "again", finder(), module=LearningRateProject, ckpt_path=path)
+    resumed = run(PLAIN, tmp_path / "resumed", module=LearningRateProject, ckpt_path=path)
+    assert first_difference(resumed["weights"], whole["weights"]) is None
