@@ -18,26 +18,42 @@ __all__ = [
     "capture_metrics",
     "capture_running_means",
     "combine_running_means",
+    "log_running_means",
     "restore_metrics",
     "restore_seen_metrics",
 ]
 
 RunningMeans = dict[str, dict[str, Any]]
 
+_LOGGED = (
+    *("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph"),
+    *("add_dataloader_idx", "metric_attribute"),
+)
+
 
 def capture_running_means(trainer: Trainer) -> RunningMeans:
-    """Return what ``self.log(..., on_epoch=True)`` has gathered in this training epoch.
+    """Return what ``self.log`` has gathered in this training epoch.
 
-    For each logged key the name of its reduction, the accumulated value, and the count of a mean.
+    For each logged key the name of its reduction, the accumulated value, the count of a mean, the
+    last value of a step, which goes on being logged, and what else it was logged with. The value of
+    a torchmetrics object is in its own state.
     """
     return {
         key: {
             "reduce": result.meta.reduce_fx.__name__,
-            "value": result.value.clone(),
-            "count": result.cumulated_batch_size.clone() if result.meta.is_mean_reduction else None,
+            "value": result.value.clone() if result.is_tensor else None,
+            "count": result.cumulated_batch_size.clone() if _is_mean(result) else None,
+            "step": result._forward_cache if result.meta.on_step else None,
+            # Not every argument is plain.
+            "can_log": result.meta.sync.group is None and _is_of_torch(result.meta.reduce_fx),
+            "logged": {
+                "sync_dist": result.meta.sync.should,
+                "rank_zero_only": result.meta.sync.rank_zero_only,
+                **{name: getattr(result.meta, name) for name in _LOGGED},
+            },
         }
         for key, result in trainer.fit_loop.epoch_loop._results.items()
-        if result.is_tensor and result.meta.on_epoch and not result.has_reset
+        if not result.has_reset
     }
 
 
@@ -45,12 +61,13 @@ def combine_running_means(one: RunningMeans, two: RunningMeans) -> RunningMeans:
     """Return the running means over the batches of both."""
     both = {**two, **one}
     for key in one.keys() & two.keys():
-        value, other = one[key]["value"], two[key]["value"].to(one[key]["value"].device)
-        count = one[key]["count"]
+        value, count = one[key]["value"], one[key]["count"]
+        if value is None:
+            continue
         reduce = {"max": torch.maximum, "min": torch.minimum}.get(one[key]["reduce"], torch.add)
         both[key] = {
             **one[key],
-            "value": reduce(value, other),
+            "value": reduce(value, two[key]["value"].to(value.device)),
             "count": None if count is None else count + two[key]["count"].to(count.device),
         }
     return both
@@ -66,11 +83,41 @@ def add_running_means(trainer: Trainer, saved: RunningMeans) -> RunningMeans:
     for key in saved.keys() & running.keys():
         result = trainer.fit_loop.epoch_loop._results[key]
         both = combine_running_means({key: running[key]}, {key: saved[key]})[key]
+        if both["value"] is None or not result.meta.on_epoch:
+            continue
         result.value = both["value"]
         if both["count"] is not None:
             result.cumulated_batch_size = both["count"]
         result._computed = None
     return {key: state for key, state in saved.items() if key not in running}
+
+
+def log_running_means(trainer: Trainer, pl_module: LightningModule, saved: RunningMeans) -> None:
+    """Log what the first resumed batch did not log again, with the saved value alone.
+
+    Else what is logged in the first part of an epoch only would be lost, and a torchmetrics object
+    would not be reset. For after that batch, too.
+    """
+    objects, device = dict(_metric_objects(pl_module)), pl_module.device
+    results = trainer.fit_loop.epoch_loop._results
+    for key, state in saved.items():
+        value: Any = objects.get(state["logged"]["metric_attribute"])
+        if state["value"] is not None:
+            value = state["value"].to(device)
+            if state["logged"]["on_epoch"]:
+                neutral = {"max": float("-inf"), "min": float("inf")}.get(state["reduce"], 0.0)
+                value = torch.full_like(value, neutral)
+        if value is None or not state["can_log"]:
+            continue
+        results.log(
+            value=value,
+            reduce_fx=getattr(torch, state["reduce"]),
+            batch_size=0,
+            sync_dist_fn=trainer.strategy.reduce,
+            **state["logged"],
+        )
+        results[key]._forward_cache = _to(state["step"], device)
+    add_running_means(trainer, saved)
 
 
 def capture_metrics(trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
@@ -108,6 +155,14 @@ def restore_seen_metrics(trainer: Trainer, saved: dict[str, Any]) -> None:
     for name in ("callback_metrics", "logged_metrics"):
         metrics = {k: _to(v, trainer.strategy.root_device) for k, v in saved[name].items()}
         getattr(connector, f"_{name}").update(metrics)
+
+
+def _is_of_torch(reduce_fx: Any) -> bool:
+    return reduce_fx is getattr(torch, reduce_fx.__name__, None)
+
+
+def _is_mean(result: Any) -> bool:
+    return bool(result.is_tensor and result.meta.is_mean_reduction)
 
 
 def _metric_objects(pl_module: LightningModule) -> Iterator[tuple[str, Metric]]:

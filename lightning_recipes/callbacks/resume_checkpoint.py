@@ -53,8 +53,6 @@ class ResumeCheckpoint(Callback):
     the same global batch, the same samples follow with the same augmentations; what is drawn in the
     model takes new streams, derived from the seed, the step and the rank.
 
-    Not carried over: the running mean of a key that is logged in the first part of an epoch only.
-
     Args:
         dirpath: Where to save; by default ``<default_root_dir>/resume``.
         every_n_steps: Optimizer steps between two files; None for none.
@@ -187,7 +185,6 @@ class ResumeCheckpoint(Callback):
         """Restore the rest at the first resumed batch; save where it is time."""
         if self._run.restore(trainer, pl_module):
             return
-        self._run.add_waiting_means(trainer)
         if batch_idx % trainer.accumulate_grad_batches == 0 and self._is_due(trainer):
             self._moment = "between batches"
             self._save(trainer)
@@ -199,12 +196,12 @@ class ResumeCheckpoint(Callback):
         """Note where the data stands."""
         self._moment = "batch end"
         self._run.loaders.note(trainer)
-        self._run.add_waiting_means(trainer)
+        self._run.add_waiting_means(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Complete the running means before they are read."""
         self._moment = "epoch end"
-        self._run.end_epoch(trainer)
+        self._run.end_epoch(trainer, pl_module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Know in which event other callbacks save."""

@@ -166,14 +166,16 @@ class RunState:
             )
             self._seed_rank(trainer)
 
-    def add_waiting_means(self, trainer: Trainer) -> None:
-        """After a batch: add what was gathered before the resume to what is logged since."""
+    def add_waiting_means(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """After a batch, or at the end of the epoch: add what was gathered before the resume."""
         if self._waiting_means:
-            self._waiting_means = metric_state.add_running_means(trainer, self._waiting_means)
+            rest = metric_state.add_running_means(trainer, self._waiting_means)
+            metric_state.log_running_means(trainer, pl_module, rest)
+            self._waiting_means = {k: v for k, v in rest.items() if not v["can_log"]}
 
-    def end_epoch(self, trainer: Trainer) -> None:
+    def end_epoch(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Before the means of the epoch are read."""
-        self.add_waiting_means(trainer)
+        self.add_waiting_means(trainer, pl_module)
         self._waiting_means = {}
 
     def _seed_rank(self, trainer: Trainer) -> None:

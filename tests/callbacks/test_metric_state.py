@@ -45,11 +45,15 @@ def test_running_means_are_those_logged_so_far(tmp_path: Path) -> None:
     assert {"meta", "is_tensor", "has_reset", "value"} <= look.attributes, MOVED.format("_results")
     means = {key.rpartition(".")[2]: state for key, state in look.means.items()}
     # of the batches 0 to 3
+    logged = means["mean"].pop("logged")
     assert means["mean"] == {
         "reduce": "mean",
         "value": torch.tensor(12.0),
         "count": torch.tensor(8),
+        "step": None,
+        "can_log": True,
     }
+    assert logged["name"] == "mean", MOVED.format("_Metadata")
     assert means["max"]["value"] == 3
     assert means["sum"]["value"] == 6
     for name in ("_callback_metrics", "_logged_metrics"):

@@ -15,7 +15,9 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
 )
 from lightning.pytorch.loggers import CSVLogger
+from torch import Tensor
 from torch.optim import Optimizer
+from torchmetrics import MeanMetric
 
 from tests.callbacks.matrix import Case, Project, first_difference, run
 
@@ -44,10 +46,11 @@ def assert_exact(
     for path in files:
         resumed = run(PLAIN, root / path.stem, make_callback(), ckpt_path=path, **kwargs)
         for key in ("seen", "rows"):
-            whole_part = whole[key][len(whole[key]) - len(resumed[key]) :]
-            assert first_difference(resumed[key], whole_part) is None, path.stem
+            assert resumed[key] == whole[key][len(whole[key]) - len(resumed[key]) :], path.stem
         # that callbacks go on is the matrix's to show: here the folders of ModelCheckpoint remain
         for state in (whole, resumed):
+            # not in the order in which they were logged
+            state["callback_metrics"] = dict(sorted(state["callback_metrics"].items()))
             # learning rates show in the weights, but for the last epoch of a weight averaging,
             # which trains nothing
             state["moments"] = [optimizer["state"] for optimizer in state["optimizers"]]
@@ -138,3 +141,39 @@ def test_learning_rate_is_found_once(tmp_path: Path) -> None:
         run(PLAIN, tmp_path / "again", finder(), module=LearningRateProject, ckpt_path=path)
     resumed = run(PLAIN, tmp_path / "resumed", module=LearningRateProject, ckpt_path=path)
     assert first_difference(resumed["weights"], whole["weights"]) is None
+
+
+class PartlyLoggingProject(Project):
+    """Logs some values in a part of the epoch only."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.early_mean = MeanMetric()
+
+    def on_train_epoch_start(self) -> None:
+        self.log("start", torch.rand(()))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        loss = super().training_step(batch, batch_idx)
+        if batch_idx < 2:
+            self.log("early", torch.rand(()), on_step=True, on_epoch=True, batch_size=3)
+            self.log("least", torch.rand(()), on_step=False, on_epoch=True, reduce_fx="min")
+            self.log("step", torch.rand(()), on_step=True, on_epoch=False)
+            self.early_mean.update(torch.rand(()))
+            self.log("early_mean", self.early_mean, on_step=False, on_epoch=True)
+        return loss
+
+
+def test_value_logged_in_the_first_part_of_an_epoch_only(tmp_path: Path) -> None:
+    assert_exact(tmp_path, module=PartlyLoggingProject)
+
+
+class EndingEpochProject(Project):
+    """Ends the first epoch at its fifth batch."""
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        return -1 if batch_idx == 4 and self.current_epoch == 0 else None
+
+
+def test_epoch_that_ends_at_the_first_resumed_batch(tmp_path: Path) -> None:
+    assert_exact(tmp_path, module=EndingEpochProject)
