@@ -14,7 +14,6 @@ from lightning.pytorch.callbacks import (
     LearningRateFinder,
     StochasticWeightAveraging,
 )
-from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor
 from torch.optim import Optimizer
 from torchmetrics import MeanMetric
@@ -32,7 +31,7 @@ PLAIN = Case(
     augmentation="torch",
     loaders="one",
     shuffled_validation=False,
-    logger=CSVLogger,
+    tensorboard=False,
 )
 
 
