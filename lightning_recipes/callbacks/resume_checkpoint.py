@@ -237,7 +237,8 @@ class ResumeCheckpoint(Callback):
         return is_new and (is_time or is_step) and self._run.is_known(trainer)
 
     def _save(self, trainer: Trainer) -> None:
-        root = Path(self.dirpath or Path(trainer.default_root_dir, "resume"))
+        # absolute, so that old files are found, and only they, from another working directory
+        root = Path(self.dirpath or Path(trainer.default_root_dir, "resume")).absolute()
         path = str(root / f"step={trainer.global_step:09d}.ckpt")
         self._last_step = trainer.global_step
         if self._timer is not None:

@@ -337,3 +337,14 @@ def test_damaged_random_state_is_refused(damage: Callable[[Any], Any], tmp_path:
     torch.save(content, tmp_path / "damaged.ckpt")
     with pytest.raises(ValueError, match="part of the RNG state is missing or damaged"):
         run(tmp_path / "resumed", ckpt_path=tmp_path / "damaged.ckpt")
+
+
+def test_keeps_house_from_another_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trainer = make_trainer(tmp_path, max_epochs=1)
+    callback = ResumeCheckpoint("here", every_n_steps=2, keep_last=1)
+    trainer.callbacks[0] = callback  # type: ignore[attr-defined]
+    trainer.fit(make_module(), PointsDataModule(batch_size=4, seed=5))
+    assert callback.saved_paths == [str(tmp_path / "here" / "step=000000006.ckpt")]
