@@ -53,6 +53,14 @@ class ResumeCheckpoint(Callback):
     the same global batch, the same samples follow with the same augmentations; what is drawn in the
     model takes new streams, derived from the seed, the step and the rank.
 
+    What does not come back: what a hook sets that is in no state, since Lightning calls
+    ``on_train_epoch_start`` once an epoch (frozen parameters and evaluation modes do come back); the
+    masks of ``ModelPruning``; the random states of another loader's workers; the end of a shorter
+    loader in ``CombinedLoader(mode="max_size")``; what a loader without a length drew for the one
+    batch that Lightning fetches ahead. A run that ``EarlyStopping`` ended goes on when it is
+    resumed. A second ``fit`` begins with a new optimizer, as Lightning has it: resume its own files,
+    and leave ``LearningRateFinder`` and ``BatchSizeFinder`` out of a resume.
+
     Args:
         dirpath: Where to save; by default ``<default_root_dir>/resume``.
         every_n_steps: Optimizer steps between two files; None for none.
