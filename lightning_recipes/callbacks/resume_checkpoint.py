@@ -54,12 +54,12 @@ class ResumeCheckpoint(Callback):
     model takes new streams, derived from the seed, the step and the rank.
 
     What does not come back: what a hook sets that is in no state, since Lightning calls
-    ``on_train_epoch_start`` once an epoch (frozen parameters and evaluation modes do come back); the
-    masks of ``ModelPruning``; the random states of another loader's workers; the end of a shorter
-    loader in ``CombinedLoader(mode="max_size")``; what a loader without a length drew for the one
-    batch that Lightning fetches ahead. A run that ``EarlyStopping`` ended goes on when it is
-    resumed. A second ``fit`` begins with a new optimizer, as Lightning has it: resume its own files,
-    and leave ``LearningRateFinder`` and ``BatchSizeFinder`` out of a resume.
+    ``on_train_epoch_start`` once an epoch (frozen parameters and evaluation modes do come back);
+    the masks of ``ModelPruning``; the random states of another loader's workers; the end of a
+    shorter loader in ``CombinedLoader(mode="max_size")``; what a loader without a length drew for
+    the one batch that Lightning fetches ahead. A run that ``EarlyStopping`` ended goes on when it
+    is resumed. A second ``fit`` begins with a new optimizer, as Lightning has it: resume its own
+    files. Leave ``LearningRateFinder`` and ``BatchSizeFinder`` out of a resume.
 
     Args:
         dirpath: Where to save; by default ``<default_root_dir>/resume``.
