@@ -3,8 +3,9 @@
 from lightning_recipes.callbacks.resume_checkpoint import ResumeCheckpoint
 from lightning_recipes.callbacks.warmup_cosine import WarmupCosineLR
 from lightning_recipes.data.base import RecipeDataModule
-from lightning_recipes.data.collate import LeftPadded, PadCollate, Padded
+from lightning_recipes.data.collate import PadCollate
 from lightning_recipes.data.loader import ResumableDataLoader
+from lightning_recipes.data.padded import LeftPadded, Padded
 from lightning_recipes.data.resumable import resumable
 from lightning_recipes.data.seeding import sample_seed, seed_worker
 from lightning_recipes.data.split import split_indices

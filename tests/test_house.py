@@ -18,6 +18,7 @@ PURE = [
     "certify/points.py",
     "data/collate.py",
     "data/order.py",
+    "data/padded.py",
     "data/split.py",
     "modules/optimizers.py",
     "rng.py",

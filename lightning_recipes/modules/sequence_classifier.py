@@ -4,7 +4,7 @@ from typing import final
 
 from torch import Tensor
 
-from lightning_recipes.data.collate import Padded
+from lightning_recipes.data.padded import Padded
 from lightning_recipes.modules.cross_entropy import CrossEntropyModule
 
 __all__ = ["SequenceClassifier"]

@@ -11,7 +11,8 @@ from lightning.fabric.utilities.apply_func import move_data_to_device
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lightning_recipes.data.collate import LeftPadded, PadCollate, Padded
+from lightning_recipes.data.collate import PadCollate
+from lightning_recipes.data.padded import LeftPadded, Padded
 
 ragged = st.tuples(
     st.lists(st.integers(1, 7), min_size=1, max_size=5), st.sampled_from([(), (2,), (2, 3)])
