@@ -3,28 +3,30 @@
 import statistics
 import subprocess
 import sys
+
+NUM_RUNS = 7
+PROGRAM = """
 import time
-
-NUM_PAIRS = 7
-
-
-def seconds(module: str) -> float:
-    """Return how long a fresh interpreter takes to import ``module``."""
-    start = time.perf_counter()
-    subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
-    return time.perf_counter() - start
+start = time.perf_counter()
+import lightning.pytorch
+between = time.perf_counter()
+import lightning_recipes
+print(between - start, time.perf_counter() - between)
+"""
 
 
 def main() -> None:
-    """Time pairs of imports in turn, so that a drift of the machine's speed hits both."""
+    """Time both imports in fresh interpreters, the first of which only warms the disk up."""
+    runs = []
+    for _ in range(NUM_RUNS + 1):
+        result = subprocess.run(
+            [sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True
+        )
+        runs.append([float(seconds) for seconds in result.stdout.split()])
     names = ("lightning.pytorch", "lightning_recipes")
-    pairs = [[seconds(name) for name in names] for _ in range(NUM_PAIRS + 1)][1:]
-    for name, times in zip(names, zip(*pairs, strict=True), strict=True):
-        print(f"{name:20s} {statistics.median(times):6.2f} s")
-    added = [ours - theirs for theirs, ours in pairs]
-    print(
-        f"{'added':20s} {statistics.median(added):6.2f} s  ({min(added):.2f} to {max(added):.2f})"
-    )
+    for name, times in zip(names, zip(*runs[1:], strict=True), strict=True):
+        median = statistics.median(times)
+        print(f"{name:20s} {median:6.3f} s  ({min(times):.3f} to {max(times):.3f})")
 
 
 if __name__ == "__main__":
