@@ -191,9 +191,9 @@ class ResumeCheckpoint(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Restore the rest at the first resumed batch; save where it is time."""
-        if self._run.restore(trainer, pl_module):
-            return
-        if batch_idx % trainer.accumulate_grad_batches == 0 and self._is_due(trainer):
+        is_resumed = self._run.restore(trainer, pl_module)
+        is_window_start = batch_idx % trainer.accumulate_grad_batches == 0
+        if not is_resumed and is_window_start and self._is_due(trainer):
             self._moment = "between batches"
             self._save(trainer)
         self._moment = "batch"

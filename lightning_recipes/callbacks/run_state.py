@@ -1,10 +1,8 @@
 """What a run is besides what Lightning saves, rank by rank."""
 
-import random
 from functools import reduce
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
@@ -13,7 +11,12 @@ from lightning_recipes.callbacks import loop_state, metric_state
 from lightning_recipes.callbacks.loader_state import TrainLoaders
 from lightning_recipes.callbacks.module_modes import capture_modes, restore_modes
 from lightning_recipes.callbacks.ranks import capture_own_buffers, gather, restore_own_buffers
-from lightning_recipes.rng import capture_rng_state, derive_seed, restore_rng_state
+from lightning_recipes.rng import (
+    capture_rng_state,
+    derive_seed,
+    restore_rng_state,
+    seed_host_generators,
+)
 
 __all__ = ["RunState"]
 
@@ -47,7 +50,7 @@ class RunState:
             pl_module: Its module.
             moment: "between batches", or the event in which it is written.
         """
-        between = moment == "between batches"
+        is_between_batches = moment == "between batches"
         is_in_event = moment in ("batch end", "validation end", "epoch end")
         ends_epoch = is_in_event and trainer.is_last_batch
         metrics = metric_state.capture_metrics(trainer, pl_module)
@@ -56,7 +59,7 @@ class RunState:
             # A resumed run begins with the next epoch, where these would be too much.
             means, metrics = {}, {**metrics, "objects": {}}
         mine = {
-            "rng": (between and self._rng_before_fetch) or capture_rng_state(),
+            "rng": (is_between_batches and self._rng_before_fetch) or capture_rng_state(),
             "loaders": self.loaders.before_next_batch(trainer),
             "buffers": capture_own_buffers(trainer, pl_module),
             "means": means,
@@ -68,7 +71,7 @@ class RunState:
             "ends_epoch": ends_epoch,
             "is_validation_due": moment == "batch end" and loop_state.is_validation_due(trainer),
             "keepers": loop_state.capture_keepers(trainer),
-            "modes": capture_modes(pl_module) if between else None,
+            "modes": capture_modes(pl_module) if is_between_batches else None,
             "ranks": gather(mine),
         }
 
@@ -101,8 +104,8 @@ class RunState:
             is_same_world = len(ranks) == trainer.world_size
             mine = ranks[trainer.global_rank] if is_same_world else ranks[0]
             restore_own_buffers(trainer, pl_module, mine["buffers"])
-            if modes := self._loaded.get("modes"):
-                restore_modes(pl_module, modes)
+            if self._loaded["modes"] is not None:
+                restore_modes(pl_module, self._loaded["modes"])
             loop_state.restore_keepers(trainer, self._loaded["keepers"])
             metric_state.restore_seen_metrics(trainer, mine["metrics"])
             self._catch_up(trainer)
@@ -181,6 +184,5 @@ class RunState:
     def _seed_rank(self, trainer: Trainer) -> None:
         base = torch.initial_seed() if self.seed is None else self.seed
         seed = derive_seed(base, trainer.global_step, trainer.global_rank)
-        random.seed(seed)
-        np.random.seed(derive_seed(seed) & 0xFFFFFFFF)  # noqa: NPY002 - the one users draw from
-        torch.manual_seed(seed)
+        torch.manual_seed(seed)  # of every device, too
+        seed_host_generators(seed)

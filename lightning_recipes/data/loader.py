@@ -156,7 +156,7 @@ class ResumableDataLoader(DataLoader[Any]):
         return bool(self._coordinates.is_filler(batch_idx))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position, and what makes it meaningful: ten plain numbers."""
+        """Return the position, and what makes it meaningful: eight plain values."""
         return {"version": _VERSION, **self._coordinates.position(), **self._identity()}
 
     def load_state_dict(self, state_dict: dict[str, Any], *, nearest: bool = False) -> None:
