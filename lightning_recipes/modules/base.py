@@ -137,5 +137,6 @@ class RecipeModule(LightningModule, ABC):
 
     def _is_filler(self, stage: str, batch_idx: int, dataloader_idx: int) -> bool:
         loaders = getattr(self.trainer, f"{stage}_dataloaders")
-        loader = CombinedLoader(loaders).flattened[dataloader_idx]
-        return isinstance(loader, ResumableDataLoader) and loader.is_filler(batch_idx)
+        if not isinstance(loaders, ResumableDataLoader):
+            loaders = CombinedLoader(loaders).flattened[dataloader_idx]
+        return isinstance(loaders, ResumableDataLoader) and loaders.is_filler(batch_idx)
