@@ -1,5 +1,8 @@
 """PyTorch Lightning runs you can kill anywhere, resume anywhere, and trust."""
 
+from lightning_recipes.callbacks.gradient_norm import GradientNormMonitor
+from lightning_recipes.callbacks.loss_scale import LossScaleMonitor
+from lightning_recipes.callbacks.nan_detector import NaNDetector
 from lightning_recipes.callbacks.resume_checkpoint import ResumeCheckpoint
 from lightning_recipes.callbacks.warmup_cosine import WarmupCosineLR
 from lightning_recipes.data.base import RecipeDataModule
@@ -11,12 +14,21 @@ from lightning_recipes.data.seeding import sample_seed, seed_worker
 from lightning_recipes.data.split import split_indices
 from lightning_recipes.datasets.digits import DigitsDataModule
 from lightning_recipes.datasets.names import NamesDataModule
+from lightning_recipes.gradients import (
+    clip_with_norm,
+    module_norms,
+    nonfinite_names,
+    total_norm,
+)
 from lightning_recipes.modules.base import RecipeModule
 from lightning_recipes.modules.classifier import Classifier
 from lightning_recipes.modules.optimizers import lr_scale, parameter_groups
 from lightning_recipes.modules.regressor import Regressor
 from lightning_recipes.modules.sequence_classifier import SequenceClassifier
 from lightning_recipes.modules.step import Step, cross_entropy_step
+from lightning_recipes.nonfinite.error import NonFiniteError, Origin
+from lightning_recipes.nonfinite.finding import Finding
+from lightning_recipes.nonfinite.replay import replay
 from lightning_recipes.rng import (
     capture_rng_state,
     derive_seed,
@@ -30,8 +42,14 @@ __version__ = "0.1.0"
 __all__ = [
     "Classifier",
     "DigitsDataModule",
+    "Finding",
+    "GradientNormMonitor",
     "LeftPadded",
+    "LossScaleMonitor",
+    "NaNDetector",
     "NamesDataModule",
+    "NonFiniteError",
+    "Origin",
     "PadCollate",
     "Padded",
     "RecipeDataModule",
@@ -44,16 +62,21 @@ __all__ = [
     "WarmupCosine",
     "WarmupCosineLR",
     "capture_rng_state",
+    "clip_with_norm",
     "cross_entropy_step",
     "derive_seed",
     "lr_scale",
+    "module_norms",
+    "nonfinite_names",
     "parameter_groups",
     "preserve_rng",
+    "replay",
     "restore_rng_state",
     "resumable",
     "sample_seed",
     "seed_worker",
     "simulate",
     "split_indices",
+    "total_norm",
     "warmup_cosine",
 ]

@@ -19,8 +19,11 @@ __all__ = [
     "capture_running_means",
     "combine_running_means",
     "log_running_means",
+    "mark_metrics",
+    "metric_objects",
     "restore_metrics",
     "restore_seen_metrics",
+    "roll_back_metrics",
 ]
 
 RunningMeans = dict[str, dict[str, Any]]
@@ -29,6 +32,8 @@ _LOGGED = (
     *("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph"),
     *("add_dataloader_idx", "metric_attribute"),
 )
+
+_ACCUMULATED = ("value", "cumulated_batch_size", "has_reset")
 
 
 def capture_running_means(trainer: Trainer) -> RunningMeans:
@@ -98,7 +103,7 @@ def log_running_means(trainer: Trainer, pl_module: LightningModule, saved: Runni
     Else what is logged in the first part of an epoch only would be lost, and a torchmetrics object
     would not be reset. For after that batch, too.
     """
-    objects, device = dict(_metric_objects(pl_module)), pl_module.device
+    objects, device = dict(metric_objects(pl_module)), pl_module.device
     results = trainer.fit_loop.epoch_loop._results
     for key, state in saved.items():
         value: Any = objects.get(state["logged"]["metric_attribute"])
@@ -125,7 +130,7 @@ def capture_metrics(trainer: Trainer, pl_module: LightningModule) -> dict[str, A
     return {
         "objects": {
             name: {"update_count": metric.update_count, "states": dict(metric.metric_state)}
-            for name, metric in _metric_objects(pl_module)
+            for name, metric in metric_objects(pl_module)
             if metric.update_count
         },
         "callback_metrics": dict(trainer.callback_metrics),
@@ -135,7 +140,7 @@ def capture_metrics(trainer: Trainer, pl_module: LightningModule) -> dict[str, A
 
 def restore_metrics(pl_module: LightningModule, saved: list[dict[str, Any]]) -> None:
     """Put the states of the module's torchmetrics back, those of several ranks as one."""
-    for name, metric in _metric_objects(pl_module):
+    for name, metric in metric_objects(pl_module):
         for i, state in enumerate(metrics["objects"].get(name) for metrics in saved):
             if state is None:
                 continue
@@ -157,6 +162,62 @@ def restore_seen_metrics(trainer: Trainer, saved: dict[str, Any]) -> None:
         getattr(connector, f"_{name}").update(metrics)
 
 
+def mark_metrics(trainer: Trainer, objects: list[Metric]) -> dict[str, Any]:
+    """Return what :func:`roll_back_metrics` needs, at the price of one copy of small tensors.
+
+    Lightning replaces its accumulated tensors and never changes them, so that references do. Of a
+    list of tensors, which grows with the epoch, its length is enough.
+    """
+    return {
+        "results": {
+            key: {name: getattr(result, name, None) for name in _ACCUMULATED}
+            for key, result in trainer.fit_loop.epoch_loop._results.items()
+            if result.is_tensor
+        },
+        "objects": [
+            (
+                metric._update_count,
+                {
+                    name: len(state) if isinstance(state, list) else state.clone()
+                    for name, state in metric.metric_state.items()
+                },
+            )
+            for metric in objects
+        ],
+    }
+
+
+def roll_back_metrics(
+    trainer: Trainer, objects: list[Metric], mark: dict[str, Any], *, is_new_epoch: bool
+) -> None:
+    """Take the batches since a mark out of all running means and torchmetrics.
+
+    Args:
+        trainer: The trainer.
+        objects: As they were given to :func:`mark_metrics`.
+        mark: What that returned.
+        is_new_epoch: Whether the mark was set before the first batch of an epoch, at which
+            Lightning empties what it still has of the last one.
+    """
+    for key, result in trainer.fit_loop.epoch_loop._results.items():
+        if not (result.is_tensor and result.meta.on_epoch):
+            continue
+        if is_new_epoch or key not in mark["results"]:
+            result.reset()
+            continue
+        for name, value in mark["results"][key].items():
+            setattr(result, name, value)
+        result._computed = None
+    for metric, (count, states) in zip(objects, mark["objects"], strict=True):
+        for name, state in states.items():
+            if isinstance(state, int):
+                del getattr(metric, name)[state:]
+            else:
+                setattr(metric, name, state.clone())
+        metric._update_count = count
+        metric._computed = None
+
+
 def _is_of_torch(reduce_fx: Any) -> bool:
     return reduce_fx is getattr(torch, reduce_fx.__name__, None)
 
@@ -165,7 +226,8 @@ def _is_mean(result: Any) -> bool:
     return bool(result.is_tensor and result.meta.is_mean_reduction)
 
 
-def _metric_objects(pl_module: LightningModule) -> Iterator[tuple[str, Metric]]:
+def metric_objects(pl_module: LightningModule) -> Iterator[tuple[str, Metric]]:
+    """Yield the torchmetrics of a module, those of a collection one by one."""
     for name, module in pl_module.named_modules():
         if isinstance(module, MetricCollection):
             # Members that share a state are brought up to date when they are asked for.

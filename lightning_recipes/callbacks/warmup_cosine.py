@@ -1,13 +1,15 @@
 """The warmup-cosine schedule as a callback."""
 
 import math
-from typing import get_args
+from typing import Any, get_args
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.utilities.types import LRSchedulerConfig
+from torch.optim import Optimizer
 
+from lightning_recipes.callbacks.taken_steps import TakenSteps
 from lightning_recipes.schedules import OnNewHorizon, WarmupCosine
 
 __all__ = ["WarmupCosineLR"]
@@ -21,7 +23,12 @@ class WarmupCosineLR(Callback):
     rate, and spans the whole training: a second ``fit`` on the same trainer goes on from
     ``global_step``, without a second warmup. The scheduler is an ordinary one of Lightning's, so
     ``LearningRateMonitor`` sees it and checkpoints hold it. Every rank computes the same rates,
-    with no communication. Under a GradScaler, steps that it skips count too: Lightning counts them.
+    with no communication.
+
+    Only optimizer steps that were taken move it: those that a GradScaler skips (float16) or that
+    :class:`~lightning_recipes.NaNDetector` drops use no warmup up, though Lightning counts them in
+    ``global_step``. A run that skipped some so ends a little above the floor. With a fused
+    optimizer in float16, asking whether a step was taken waits for the device once a step.
 
     Args:
         warmup: An int is a number of optimizer steps, a float in [0, 1) a share of all steps.
@@ -64,6 +71,7 @@ class WarmupCosineLR(Callback):
         self.min_ratio = min_ratio
         self.total_steps = total_steps
         self.on_new_horizon = on_new_horizon
+        self._scheduler: _OnTakenSteps | None = None
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the scheduler on the optimizer, before a checkpoint's state is loaded into it."""
@@ -75,15 +83,24 @@ class WarmupCosineLR(Callback):
         optimizer = trainer.optimizers[0]
         for group in optimizer.param_groups:
             group["initial_lr"] = group["lr"]
-        scheduler = WarmupCosine(
+        # A second fit goes on where the first one's curve was, and not at Lightning's count.
+        taken = trainer.global_step
+        if self._scheduler is not None:
+            taken = min(taken, self._scheduler.last_epoch)
+        self._scheduler = _OnTakenSteps(
             optimizer,
             warmup_steps=warmup_steps,
             total_steps=total_steps,
             min_ratio=self.min_ratio,
             on_new_horizon=self.on_new_horizon,
-            last_epoch=trainer.global_step - 1,
+            last_epoch=taken - 1,
         )
-        trainer.lr_scheduler_configs.append(LRSchedulerConfig(scheduler, interval="step"))
+        trainer.lr_scheduler_configs.append(LRSchedulerConfig(self._scheduler, interval="step"))
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Watch the optimizer no longer."""
+        if self._scheduler is not None:
+            self._scheduler.end()
 
     def _check_owner(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.lr_scheduler_configs:
@@ -123,3 +140,33 @@ class WarmupCosineLR(Callback):
         )
         limit = math.inf if trainer.max_steps == -1 else trainer.max_steps
         return int(min(sum(steps_of_epochs), limit))
+
+
+class _OnTakenSteps(WarmupCosine):
+    """Goes on only after steps that the optimizer took."""
+
+    _taken_steps: TakenSteps | None = None  # while torch sets the first rate
+
+    def __init__(self, optimizer: Optimizer, **kwargs: Any) -> None:
+        super().__init__(optimizer, **kwargs)
+        self._taken_steps = TakenSteps(optimizer)
+        self._num_seen = 0
+
+    def step(self, epoch: int | None = None) -> None:
+        """Move, if the optimizer did."""
+        if self._taken_steps is None:
+            super().step(epoch)
+        elif self._taken_steps.count > self._num_seen:
+            self._num_seen = self._taken_steps.count
+            super().step(epoch)
+
+    def end(self) -> None:
+        """Watch the optimizer no longer."""
+        assert self._taken_steps is not None
+        self._taken_steps.end()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the curve and the step, without what this process has counted."""
+        state = super().state_dict()
+        del state["_taken_steps"], state["_num_seen"]
+        return state

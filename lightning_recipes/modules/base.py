@@ -12,8 +12,15 @@ from torch.optim import Optimizer
 from torchmetrics import Metric, MetricCollection
 
 from lightning_recipes.data.loader import ResumableDataLoader
+from lightning_recipes.gradients import clip_with_norm
 from lightning_recipes.modules.optimizers import LRScaling, lr_scale, parameter_groups
 from lightning_recipes.modules.step import Step
+from lightning_recipes.step_norm import (
+    forget_step_norm,
+    hides_gradients,
+    optimized_parameters,
+    step_norm,
+)
 
 __all__ = ["RecipeModule"]
 
@@ -32,7 +39,10 @@ class RecipeModule(LightningModule, ABC):
 
     Means weigh each batch by its ``count``. Under DDP every sample of an evaluation counts once:
     the batches that only even out the ranks weigh nothing. The learning-rate schedule belongs to
-    :class:`~lightning_recipes.WarmupCosineLR`, never to the module.
+    :class:`~lightning_recipes.WarmupCosineLR`, never to the module. Clipping by norm
+    (``Trainer(gradient_clip_val=...)``) uses the one norm of the step that
+    :class:`~lightning_recipes.NaNDetector` and :class:`~lightning_recipes.GradientNormMonitor`
+    read, too. Losses are float32 under every precision.
 
     Args:
         optimizer: Builds the optimizer from parameter groups, e.g.
@@ -108,6 +118,31 @@ class RecipeModule(LightningModule, ABC):
                 f"{self.trainer.world_size} ranks."
             )
         return optimizer
+
+    def on_after_backward(self) -> None:
+        """There are new gradients: forget the norm of the old ones."""
+        forget_step_norm(self.trainer)
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: int | float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip as the trainer says, with the norm that the callbacks of this step have read.
+
+        Also for a fused optimizer in float16, whose gradients are still multiplied by the loss
+        scale, and which Lightning refuses to clip.
+        """
+        is_by_norm = gradient_clip_algorithm in (None, "norm")
+        if not gradient_clip_val or not is_by_norm or hides_gradients(self.trainer):
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+            return
+        clip_with_norm(
+            optimized_parameters(optimizer),
+            max_norm=gradient_clip_val,
+            norm=step_norm(self.trainer, optimizer),
+        )
 
     def _evaluate(
         self,

@@ -1,0 +1,69 @@
+"""What keeps weights that are not finite out of checkpoints."""
+
+import math
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+
+from lightning_recipes.callbacks.ranks import gather
+from lightning_recipes.gradients import total_norm
+from lightning_recipes.nonfinite.error import NonFiniteError
+from lightning_recipes.nonfinite.tracer import find_in_weights
+
+__all__ = ["CheckpointGuard"]
+
+
+class CheckpointGuard:
+    """Stands before ``trainer.save_checkpoint``, through which every checkpoint goes.
+
+    Not in ``on_save_checkpoint``: Lightning does not call that for a file of weights only. The
+    ranks agree before anything is written, except while an exception is handled.
+
+    Attributes:
+        last_path: The newest file that was written; None if none was.
+        is_in_exception: Whether an exception is being handled, and nobody may be waited for.
+    """
+
+    def __init__(self) -> None:
+        self.last_path: str | None = None
+        self.is_in_exception = False
+        self._replaced: Any = None
+
+    def install(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Let the trainer save nothing that is not finite."""
+        self.last_path, self.is_in_exception = None, False
+        self._replaced = vars(trainer).get("save_checkpoint")
+        save = trainer.save_checkpoint
+
+        def save_if_finite(filepath: Any, *args: Any, **kwargs: Any) -> None:
+            self._check(trainer, pl_module, filepath)
+            save(filepath, *args, **kwargs)
+            self.last_path = str(filepath)
+
+        trainer.save_checkpoint = save_if_finite  # type: ignore[method-assign]
+
+    def remove(self, trainer: Trainer) -> None:
+        """Let it save as before."""
+        vars(trainer).pop("save_checkpoint", None)
+        if self._replaced is not None:
+            trainer.save_checkpoint = self._replaced  # type: ignore[method-assign]
+
+    def _check(self, trainer: Trainer, pl_module: LightningModule, filepath: Any) -> None:
+        is_finite = _is_finite(pl_module)
+        if all([is_finite] if self.is_in_exception else gather(is_finite)):
+            return
+        found = "; ".join(map(str, find_in_weights(pl_module))) or "on another rank"
+        raise NonFiniteError(
+            f"The weights are not finite ({found}), so {filepath} was not written and no older "
+            f"file was replaced. Newest file of this run: {self.last_path or 'none yet'}.",
+            step=trainer.global_step,
+            epoch=trainer.current_epoch,
+        )
+
+
+def _is_finite(pl_module: LightningModule) -> bool:
+    largest = total_norm(pl_module.parameters(), math.inf)
+    has_nan = any(
+        bool(buffer.isnan().any()) for buffer in pl_module.buffers() if buffer.is_floating_point()
+    )
+    return math.isfinite(float(largest)) and not has_nan

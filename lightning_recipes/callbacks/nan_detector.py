@@ -1,0 +1,380 @@
+"""The first number that is not finite: caught, named, and kept out of the weights."""
+
+import math
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lightning_recipes.callbacks.checkpoint_guard import CheckpointGuard
+from lightning_recipes.callbacks.origin_search import OriginSearch
+from lightning_recipes.callbacks.ranks import gather
+from lightning_recipes.callbacks.savepoint import Savepoint
+from lightning_recipes.callbacks.step_log import log_at_step
+from lightning_recipes.callbacks.unseen_steps import UnseenSteps
+from lightning_recipes.callbacks.window import Window
+from lightning_recipes.nonfinite.error import NonFiniteError
+from lightning_recipes.step_norm import (
+    active_scaler,
+    check_gradients_are_whole,
+    forget_step_norm,
+    gradient_scale,
+    optimized_parameters,
+    step_norm,
+)
+
+__all__ = ["NaNDetector"]
+
+Policy = Literal["raise", "skip", "warn"]
+Check = Literal["loss", "gradients"]
+
+_VERSION = 1
+_NOT_FINITE = "The loss or the gradients are not finite"
+_COUNTERS = ("skipped_steps", "overflows", "_skips_in_a_row", "_overflows_in_a_row")
+
+
+class NaNDetector(Callback):
+    """Find out before an optimizer step whether its loss and gradients are finite, on all ranks.
+
+    The verdict is the gradient norm, which clipping and
+    :class:`~lightning_recipes.GradientNormMonitor` need as well and which is computed once. A loss
+    that is not finite makes the gradients so (where its own backward pass would not, it is passed
+    on to them), and through DDP's reduction those of every rank; so all ranks know of it at the
+    same step without a word said. The price is one number fetched from the device every
+    ``every_n_steps``.
+
+    After an alarm, and only then, the micro-batches of the step are run once more with the same
+    random state and with hooks on all modules, to name the batch field, the parameters, the
+    activation, the loss or the gradients with which it began, and the rank. All ranks do that
+    together; buffers, generators, metrics and ``self.log`` are left as they were. What else the
+    training step changes is changed twice.
+
+    =========== ====================================================================================
+    policy      what follows
+    =========== ====================================================================================
+    ``"raise"`` :class:`~lightning_recipes.NonFiniteError` on all ranks, before the step is taken.
+    ``"skip"``  The whole accumulation window is dropped on all ranks: weights, optimizer state,
+                buffers, metrics and epoch means are as if it had not been. The error comes after
+                ``max_skips`` in a row. A warm-up of ``WarmupCosineLR`` does not count the step.
+    ``"warn"``  A warning at the first of several in a row; the step is taken.
+    =========== ====================================================================================
+
+    ============================ ===================================================================
+    logged key                   when it changes, at the number of the optimizer step
+    ============================ ===================================================================
+    ``nonfinite/skipped_steps``  steps dropped so far by ``"skip"``
+    ``nonfinite/overflows``      steps skipped so far by the scaler of float16
+    ============================ ===================================================================
+
+    Under float16 with a GradScaler, gradients that are not finite beside a finite loss are an
+    overflow, which the scaler is there to answer: no alarm, unless the scale has fallen below
+    ``min_loss_scale`` or ``max_overflows`` came in a row, which means that it collapsed.
+
+    While it is attached, no checkpoint is written whose parameters are not finite (or whose buffers
+    hold a NaN): the attempt is an error under every policy, and the older files stay.
+
+    Works on any LightningModule. Under manual optimization there is no replay, and ``"skip"`` is
+    refused. In validation, where no weight changes, a logged metric that is not finite is a
+    warning. Not found: what reaches neither a loss nor a gradient, until a checkpoint is written.
+
+    Args:
+        policy: What to do.
+        max_skips: How many steps in a row ``"skip"`` may drop before it raises.
+        check: What to look at: ``"loss"``, ``"gradients"`` or both.
+        every_n_steps: Look at every n-th optimizer step only, and fetch nothing in between. What
+            happened there is found up to n - 1 steps later: the step is named, its batch is gone,
+            and so ``"skip"`` needs 1.
+        capsule_dir: Where to keep what :func:`~lightning_recipes.replay` needs to see it again: the
+            batch itself, so the files are for the owner only; at most 10 of them.
+        min_loss_scale: The loss scale under which float16 has collapsed.
+        max_overflows: How many overflows in a row mean the same.
+
+    Raises:
+        ValueError: An argument is out of range, or ``capsule_dir`` cannot be written.
+        MisconfigurationException: At the start of ``fit``: the strategy keeps gradients in flat
+            pieces (FSDP, DeepSpeed), or ``"skip"`` is asked of manual optimization.
+        NonFiniteError: As the policy says.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: Policy = "raise",
+        max_skips: int = 10,
+        check: Sequence[Check] = ("loss", "gradients"),
+        every_n_steps: int = 1,
+        capsule_dir: str | None = None,
+        min_loss_scale: float = 1.0,
+        max_overflows: int = 20,
+    ) -> None:
+        if policy not in get_args(Policy):
+            raise ValueError(f"policy must be one of {get_args(Policy)}, got {policy!r}.")
+        if isinstance(check, str) or not check or not set(check) <= set(get_args(Check)):
+            raise ValueError(f"check must hold one or both of {get_args(Check)}, got {check!r}.")
+        for name, value in (
+            ("max_skips", max_skips),
+            ("every_n_steps", every_n_steps),
+            ("max_overflows", max_overflows),
+        ):
+            if value < 1:
+                raise ValueError(f"{name} must be >= 1, got {value}.")
+        if not min_loss_scale > 0:
+            raise ValueError(f"min_loss_scale must be > 0, got {min_loss_scale}.")
+        if policy == "skip" and every_n_steps > 1:
+            raise ValueError(
+                f'policy="skip" needs every_n_steps=1, got {every_n_steps}: a step that is not '
+                "looked at cannot be dropped."
+            )
+        self.policy = policy
+        self.max_skips = max_skips
+        self.check = tuple(check)
+        self.every_n_steps = every_n_steps
+        self.capsule_dir = capsule_dir
+        self.min_loss_scale = min_loss_scale
+        self.max_overflows = max_overflows
+        self.skipped_steps = 0
+        self.overflows = 0
+        self._skips_in_a_row = 0
+        self._overflows_in_a_row = 0
+        self._is_warned = False
+        self._unseen = UnseenSteps()
+        self._window = Window()
+        self._savepoint: Savepoint | None = None
+        self._search: OriginSearch | None = None
+        self._guard = CheckpointGuard()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counters."""
+        return {"version": _VERSION, **{name: getattr(self, name) for name in _COUNTERS}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on counting."""
+        for name in _COUNTERS:
+            setattr(self, name, state_dict[name])
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse what cannot work, before time is spent."""
+        if stage != "fit":
+            return
+        check_gradients_are_whole(trainer, "NaNDetector")
+        if self.policy == "skip" and not pl_module.automatic_optimization:
+            raise MisconfigurationException(
+                'NaNDetector(policy="skip") drops a step before the optimizer takes it, and under '
+                "manual optimization the module takes it itself. Use another policy, or skip there."
+            )
+        if self.capsule_dir is not None:
+            _check_writable(self.capsule_dir)
+        self._search = OriginSearch(self.capsule_dir)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stand guard over the checkpoints."""
+        self._window.clear()
+        self._unseen.forget()
+        self._is_warned = False
+        self._savepoint = Savepoint(pl_module, with_metrics=self.policy == "skip")
+        self._guard.install(trainer, pl_module)
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Keep what it takes to run the batch again, if its step will be looked at."""
+        if not self._is_checked(trainer):
+            return
+        is_by_hand = not pl_module.automatic_optimization
+        if is_by_hand or batch_idx % trainer.accumulate_grad_batches == 0:
+            self._window.clear()
+            assert self._savepoint is not None
+            self._savepoint.mark(trainer, is_new_epoch=batch_idx == 0)
+        self._window.add(batch, batch_idx)
+
+    def on_before_backward(
+        self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
+    ) -> None:
+        """Let the gradients know of a loss that is not finite: 0 * inf is NaN, 0 * 1 nothing."""
+        self._window.note_loss(loss)
+        if "loss" in self.check and loss.requires_grad:
+            value = loss.detach()
+            loss.register_hook(lambda gradient: gradient + 0.0 * value)  # type: ignore[no-untyped-call]
+
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """There are new gradients."""
+        forget_step_norm(trainer)
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
+    ) -> None:
+        """Look at the norm, and act before the step."""
+        norm = step_norm(trainer, optimizer)
+        verdict = norm
+        if self.every_n_steps > 1 and active_scaler(trainer) is None:
+            verdict = self._unseen.note(norm, trainer.global_step)
+        if not self._is_checked(trainer):
+            return
+        if math.isfinite(verdict.item()):
+            self._skips_in_a_row = self._overflows_in_a_row = 0
+            self._is_warned = False
+        else:
+            self._answer(trainer, pl_module, optimizer)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Let go of the batches of a step that was made."""
+        is_stepped = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+        if is_stepped or not pl_module.automatic_optimization:
+            self._window.clear()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Warn of metrics that are not finite."""
+        if trainer.sanity_checking:
+            return
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        names = [name for name, value in metrics.items() if not math.isfinite(value)]
+        if names:
+            rank_zero_warn(
+                f"After the validation at step {trainer.global_step} of epoch "
+                f"{trainer.current_epoch} these metrics are not finite: {', '.join(names)}."
+            )
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Look at the steps since the last look."""
+        first_bad = self._unseen.first_bad()
+        if first_bad is not None:
+            self._answer_late(trainer, first_bad)
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Wait for nobody any more: other ranks may be gone."""
+        self._guard.is_in_exception = True
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Leave nothing behind."""
+        if stage == "fit":
+            self._guard.remove(trainer)
+            self._window.clear()
+            self._unseen.forget()
+            self._savepoint = self._search = None
+
+    def _is_checked(self, trainer: Trainer) -> bool:
+        # Several optimizers, by hand: a step of each counts as one.
+        step = trainer.global_step // max(len(trainer.optimizers), 1)
+        return (step + 1) % self.every_n_steps == 0
+
+    def _answer(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        first_bad = self._unseen.first_bad()
+        if first_bad is not None and first_bad < trainer.global_step:
+            self._answer_late(trainer, first_bad)
+            return
+        self._unseen.forget()
+        scaler = active_scaler(trainer)
+        is_loss_finite = all(gather(self._is_loss_finite(is_scaled=scaler is not None)))
+        if is_loss_finite and scaler is not None:
+            self._answer_overflow(trainer, pl_module, scaler.get_scale())
+        elif is_loss_finite and "gradients" not in self.check:
+            return
+        elif self.policy == "warn":
+            self._warn(trainer, pl_module)
+        elif self.policy == "raise":
+            self._raise(trainer, pl_module, _NOT_FINITE)
+        else:
+            self._skip(trainer, pl_module, optimizer)
+
+    def _answer_late(self, trainer: Trainer, step: int) -> None:
+        text = (
+            f"The loss or the gradients were not finite at optimizer step {step}, which lies "
+            f"between two looks, every {self.every_n_steps} steps: the weights have had it, and "
+            f"the batch is gone. Newest checkpoint: {self._guard.last_path or 'none yet'}. Resume "
+            "with every_n_steps=1 to see where it begins."
+        )
+        if self.policy == "raise":
+            raise NonFiniteError(text, step=step, epoch=trainer.current_epoch)
+        if not self._is_warned:
+            rank_zero_warn(text)
+        self._is_warned = True
+        self._unseen.forget()
+
+    def _answer_overflow(self, trainer: Trainer, pl_module: LightningModule, scale: float) -> None:
+        self.overflows += 1
+        self._overflows_in_a_row += 1
+        log_at_step(trainer, {"nonfinite/overflows": self.overflows}, trainer.global_step)
+        if scale >= self.min_loss_scale and self._overflows_in_a_row < self.max_overflows:
+            return
+        text = (
+            f"The loss scale of float16 has collapsed: it is {scale:g} (min_loss_scale is "
+            f"{self.min_loss_scale:g}) after {self._overflows_in_a_row} overflows in a row "
+            f"(max_overflows is {self.max_overflows}). A smaller one will not help: train in "
+            "bfloat16, or mend what is named here"
+        )
+        if self.policy == "warn":
+            self._warn(trainer, pl_module, text)
+        else:
+            self._raise(trainer, pl_module, text)
+
+    def _raise(self, trainer: Trainer, pl_module: LightningModule, text: str) -> None:
+        assert self._savepoint is not None
+        error = self._error(trainer, pl_module, text)
+        # What is left is the module of the step before, e.g. to look at in a notebook.
+        self._savepoint.roll_back_buffers()
+        raise error
+
+    def _warn(self, trainer: Trainer, pl_module: LightningModule, text: str = _NOT_FINITE) -> None:
+        if not self._is_warned:
+            rank_zero_warn(str(self._error(trainer, pl_module, text)))
+        self._is_warned = True
+
+    def _skip(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        assert self._savepoint is not None
+        self.skipped_steps += 1
+        self._skips_in_a_row += 1
+        if self._skips_in_a_row >= self.max_skips:
+            text = f"{_NOT_FINITE}, for {self.max_skips} steps in a row (max_skips)"
+            self._raise(trainer, pl_module, text)
+        error = self._error(trainer, pl_module, _NOT_FINITE)
+        rank_zero_warn(f"{error}\nThis optimizer step is skipped ({self.skipped_steps} so far).")
+        log_at_step(trainer, {"nonfinite/skipped_steps": self.skipped_steps}, trainer.global_step)
+        self._savepoint.roll_back(trainer)
+        if gradient_scale(trainer, optimizer) is None:
+            optimizer.zero_grad(set_to_none=True)
+        else:
+            # A fused optimizer in float16 skips by itself, inside its step, and the scaler insists
+            # on gradients to look at.
+            gradients = [p.grad for p in optimized_parameters(optimizer) if p.grad is not None]
+            gradients[0].fill_(math.nan)
+
+    def _is_loss_finite(self, *, is_scaled: bool) -> bool:
+        return all(
+            micro_batch.is_loss_finite(is_scaled=is_scaled)
+            for micro_batch in self._window.micro_batches
+        )
+
+    def _error(self, trainer: Trainer, pl_module: LightningModule, text: str) -> NonFiniteError:
+        assert self._search is not None
+        assert self._savepoint is not None
+        origins = self._search.run(trainer, pl_module, self._window, self._savepoint)
+        lines = [f"{text} (optimizer step {trainer.global_step}, epoch {trainer.current_epoch})."]
+        lines += [str(origin) for origin in origins]
+        lines += [f"Newest checkpoint of this run: {self._guard.last_path or 'none yet'}."]
+        return NonFiniteError(
+            "\n".join(lines),
+            step=trainer.global_step,
+            epoch=trainer.current_epoch,
+            origins=origins,
+        )
+
+
+def _check_writable(folder: str) -> None:
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"capsule_dir must be a folder that can be written, got {folder!r} ({error})."
+        ) from error

@@ -1,0 +1,61 @@
+"""The way back to before some batches."""
+
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
+
+from lightning_recipes.callbacks import metric_state
+
+__all__ = ["Savepoint"]
+
+
+class Savepoint:
+    """What batches change in a module besides its gradients: buffers, metrics and running means.
+
+    Made once, marked often: a mark copies the buffers (one foreach kernel) and the small states of
+    torchmetrics, and waits for nothing.
+
+    Args:
+        pl_module: The module.
+        with_metrics: Whether to keep metrics and running means, too.
+    """
+
+    def __init__(self, pl_module: LightningModule, *, with_metrics: bool = True) -> None:
+        self._buffers = list(pl_module.buffers())
+        self._saved_buffers: list[Tensor] = []
+        self._with_metrics = with_metrics
+        self._metrics = [metric for _, metric in metric_state.metric_objects(pl_module)]
+        self._mark: dict[str, Any] = {}
+        self._is_new_epoch = False
+
+    @torch.no_grad()
+    def mark(self, trainer: Trainer, *, is_new_epoch: bool = False) -> None:
+        """Remember this moment, and no earlier one.
+
+        Args:
+            trainer: The trainer.
+            is_new_epoch: Whether the first batch of an epoch is about to begin.
+        """
+        if not self._saved_buffers:
+            self._saved_buffers = [torch.empty_like(buffer) for buffer in self._buffers]
+        if self._buffers:
+            torch._foreach_copy_(self._saved_buffers, self._buffers)
+        if self._with_metrics:
+            self._mark = metric_state.mark_metrics(trainer, self._metrics)
+            self._is_new_epoch = is_new_epoch
+
+    def roll_back(self, trainer: Trainer) -> None:
+        """Make everything what it was at the mark."""
+        self.roll_back_buffers()
+        if self._with_metrics:
+            metric_state.roll_back_metrics(
+                trainer, self._metrics, self._mark, is_new_epoch=self._is_new_epoch
+            )
+
+    @torch.no_grad()
+    def roll_back_buffers(self) -> None:
+        """Make the buffers what they were at the mark."""
+        if self._buffers:
+            torch._foreach_copy_(self._buffers, self._saved_buffers)

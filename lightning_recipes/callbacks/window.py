@@ -1,0 +1,66 @@
+"""The micro-batches of an optimizer step, as long as they may still be asked for."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_recipes.rng import capture_rng_state
+
+__all__ = ["MicroBatch", "Window"]
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """One batch that adds to the gradients of a step.
+
+    Attributes:
+        batch: As ``training_step`` gets it; a reference.
+        batch_idx: Its number in the epoch.
+        rng: The random state at its start.
+        losses: Those whose backward pass it began, detached.
+    """
+
+    batch: Any
+    batch_idx: int
+    rng: dict[str, Any]
+    losses: list[Tensor] = field(default_factory=list)
+
+    def is_loss_finite(self, *, is_scaled: bool = False) -> bool:
+        """Return whether its losses are; waits for the device.
+
+        Args:
+            is_scaled: Whether they were multiplied by a loss scale: in float16 that overflows just
+                as a gradient does, and tells nothing about the loss.
+        """
+        return not any(bool(self._is_bad(loss, is_scaled).any()) for loss in self.losses)
+
+    @staticmethod
+    def _is_bad(loss: Tensor, is_scaled: bool) -> Tensor:
+        if is_scaled and loss.dtype == torch.float16:
+            return torch.isnan(loss)
+        return ~torch.isfinite(loss)
+
+
+class Window:
+    """The micro-batches since the last optimizer step, in their order.
+
+    They stay in memory until their step: references, no copies.
+    """
+
+    def __init__(self) -> None:
+        self.micro_batches: list[MicroBatch] = []
+
+    def add(self, batch: Any, batch_idx: int) -> None:
+        """Begin a micro-batch."""
+        self.micro_batches.append(MicroBatch(batch, batch_idx, capture_rng_state()))
+
+    def note_loss(self, loss: Tensor) -> None:
+        """Keep a loss of the micro-batch in hand."""
+        if self.micro_batches:
+            self.micro_batches[-1].losses.append(loss.detach())
+
+    def clear(self) -> None:
+        """Let go of all of them."""
+        self.micro_batches.clear()

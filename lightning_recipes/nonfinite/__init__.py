@@ -1,0 +1,1 @@
+"""Where a number stopped being finite: what was seen, how it is found, how it is kept."""
