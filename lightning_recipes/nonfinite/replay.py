@@ -1,7 +1,7 @@
 """Run the training step of one batch again, alone."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -90,10 +90,10 @@ def find_again(
         else (batch,)
     )
 
-    def run() -> Tensor | None:
+    def run() -> Any:
         with precision:
             output = module.training_step(*args)
-        loss: Tensor | None = output["loss"] if isinstance(output, dict) else output
+        loss: Any = output["loss"] if isinstance(output, Mapping) else output
         return loss if loss is None or scale is None else loss * scale
 
     findings = find_in_batch(batch) + find_in_weights(module)
