@@ -10,13 +10,14 @@ import operator
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 __all__ = [
+    "RNGSnapshot",
     "capture_rng_state",
     "derive_seed",
     "preserve_rng",
@@ -91,21 +92,7 @@ def capture_rng_state() -> dict[str, Any]:
         ``{"version", "python", "numpy", "torch", "device"}`` where ``device`` is None without an
         accelerator and else ``{"type", "state"}``.
     """
-    version, words, gauss = random.getstate()
-    legacy = np.random.get_state(legacy=False)  # noqa: NPY002
-    assert isinstance(legacy, dict)
-    return {
-        "version": _VERSION,
-        "python": {"version": version, "words": _to_tensor(words), "gauss": gauss},
-        "numpy": {
-            "words": _to_tensor(legacy["state"]["key"]),
-            "position": int(legacy["state"]["pos"]),
-            "has_gauss": int(legacy["has_gauss"]),
-            "gauss": float(legacy["gauss"]),
-        },
-        "torch": torch.get_rng_state(),
-        "device": _capture_device(),
-    }
+    return RNGSnapshot.take().plain()
 
 
 def restore_rng_state(state: dict[str, Any]) -> None:
@@ -161,17 +148,58 @@ def preserve_rng(*, device: bool = True) -> Iterator[None]:
         device: Also the accelerator's. Reading a CUDA generator waits for nothing on the device,
             but a body that runs on the host alone saves the trouble with ``device=False``.
     """
-    python, numpy, host = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-    module = _device_module() if device else None
-    device_state = None if module is None else module[1].get_rng_state()
+    snapshot = RNGSnapshot.take(device=device)
     try:
         yield
     finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
-        torch.set_rng_state(host)
-        if module is not None:
-            module[1].set_rng_state(device_state)
+        snapshot.put_back()
+
+
+class RNGSnapshot(NamedTuple):
+    """The states of the global generators as their libraries give them: quick to take."""
+
+    python: Any
+    numpy: dict[str, Any]
+    torch: Tensor
+    device: Tensor | None
+
+    @classmethod
+    def take(cls, *, device: bool = True) -> "RNGSnapshot":
+        """Look at all of them, the accelerator's with ``device``."""
+        module = _device_module() if device else None
+        numpy = np.random.get_state(legacy=False)  # noqa: NPY002
+        assert isinstance(numpy, dict)
+        device_state = None if module is None else module[1].get_rng_state()
+        return cls(random.getstate(), numpy, torch.get_rng_state(), device_state)
+
+    def put_back(self) -> None:
+        """Give all of them these states."""
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)  # noqa: NPY002
+        torch.set_rng_state(self.torch)
+        module = _device_module()
+        if self.device is not None and module is not None:
+            module[1].set_rng_state(self.device)
+
+    def plain(self) -> dict[str, Any]:
+        """Return what :func:`capture_rng_state` returns."""
+        version, words, gauss = self.python
+        module = _device_module()
+        device = None
+        if self.device is not None and module is not None:
+            device = {"type": module[0], "state": self.device.cpu()}
+        return {
+            "version": _VERSION,
+            "python": {"version": version, "words": _to_tensor(words), "gauss": gauss},
+            "numpy": {
+                "words": _to_tensor(self.numpy["state"]["key"]),
+                "position": int(self.numpy["state"]["pos"]),
+                "has_gauss": int(self.numpy["has_gauss"]),
+                "gauss": float(self.numpy["gauss"]),
+            },
+            "torch": self.torch,
+            "device": device,
+        }
 
 
 def _checked_word(value: int) -> int:
@@ -232,10 +260,3 @@ def _device_module() -> tuple[str, Any] | None:
     accelerator = torch.accelerator.current_accelerator()
     assert accelerator is not None
     return accelerator.type, torch.get_device_module(accelerator)
-
-
-def _capture_device() -> dict[str, Any] | None:
-    module = _device_module()
-    if module is None:
-        return None
-    return {"type": module[0], "state": module[1].get_rng_state().cpu()}

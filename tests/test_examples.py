@@ -7,6 +7,7 @@ from tests.commands import ROOT, run_command
 EXAMPLES = {
     "custom_module.py": ("", "runs/autoencoder/resume/step=000000380.ckpt"),
     "baselines.py": ("digits", "runs/digits/resume/step=000000570.ckpt"),
+    "find_a_nan.py": ("", "runs/nan/capsules/step=000000002-rank=0.pt"),
     "resume_exactly.py": ("", "runs/resume.png"),
 }
 

@@ -85,7 +85,7 @@ class OriginSearch:
             pl_module,
             micro_batch.batch,
             micro_batch.batch_idx,
-            rng=micro_batch.rng,
+            rng=micro_batch.rng.plain(),
             precision=_precision(trainer),
             scale=None if scaler is None else scaler.scale(torch.ones((), device=pl_module.device)),
             # The shards of a parameter get their gradients from hooks, and with a collective.
@@ -119,7 +119,7 @@ class OriginSearch:
             batch_idx=micro_batch.batch_idx,
             rank=trainer.global_rank,
             batch=micro_batch.batch,
-            rng=micro_batch.rng,
+            rng=micro_batch.rng.plain(),
             autocast=_autocast(trainer, pl_module),
             loss_scale=None if scaler is None else scaler.get_scale(),
             weights=None if _is_sharded(pl_module) else pl_module.state_dict(),

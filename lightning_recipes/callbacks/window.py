@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_recipes.rng import capture_rng_state
+from lightning_recipes.rng import RNGSnapshot
 
 __all__ = ["MicroBatch", "Window"]
 
@@ -24,7 +24,7 @@ class MicroBatch:
 
     batch: Any
     batch_idx: int
-    rng: dict[str, Any]
+    rng: RNGSnapshot
     losses: list[Tensor] = field(default_factory=list)
 
     def is_loss_finite(self, *, is_scaled: bool = False) -> bool:
@@ -54,7 +54,7 @@ class Window:
 
     def add(self, batch: Any, batch_idx: int) -> None:
         """Begin a micro-batch."""
-        self.micro_batches.append(MicroBatch(batch, batch_idx, capture_rng_state()))
+        self.micro_batches.append(MicroBatch(batch, batch_idx, RNGSnapshot.take()))
 
     def note_loss(self, loss: Tensor) -> None:
         """Keep a loss of the micro-batch in hand."""

@@ -62,4 +62,6 @@ class Regressor(RecipeModule):
                 f"Predictions and target must have one shape, got {tuple(preds.shape)} and "
                 f"{tuple(target.shape)}. Squeeze or unsqueeze the last axis of one of them."
             )
-        return Step(F.mse_loss(preds, target.float()), len(target), preds, target.float())
+        with torch.autocast(preds.device.type, enabled=False):
+            loss = F.mse_loss(preds, target.float())
+        return Step(loss, len(target), preds, target.float())

@@ -1,5 +1,6 @@
 """One place at which numbers are not finite, in words and in plain types."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +24,8 @@ class Values:
         num_inf: How many are +inf.
         num_neg_inf: How many are -inf.
         num_total: How many there are.
+        rows: Which rows of the first axis they are in, e.g. samples of a batch; empty for all.
+        num_rows: The length of the first axis.
         low: The smallest finite one; None if none is finite.
         high: The largest finite one; None if none is finite.
     """
@@ -31,6 +34,8 @@ class Values:
     num_inf: int
     num_neg_inf: int
     num_total: int
+    rows: list[int]
+    num_rows: int
     low: float | None
     high: float | None
 
@@ -40,11 +45,16 @@ class Values:
         values = _plain(tensor.detach())
         is_finite = values.isfinite()
         finite = values[is_finite].float()
+        num_rows = len(values) if values.ndim else 1
+        is_bad_row = (~is_finite).reshape(max(num_rows, 1), -1).any(1)
+        rows = is_bad_row.nonzero().flatten().tolist()
         return cls(
             num_nan=int(values.isnan().sum()),
             num_inf=int((values == float("inf")).sum()),
             num_neg_inf=int((values == float("-inf")).sum()),
             num_total=values.numel(),
+            rows=rows if len(rows) < num_rows else [],
+            num_rows=num_rows,
             low=float(finite.min()) if finite.numel() else None,
             high=float(finite.max()) if finite.numel() else None,
         )
@@ -68,7 +78,8 @@ class Values:
         counts = {"nan": self.num_nan, "inf": self.num_inf, "-inf": self.num_neg_inf}
         parts = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
         rest = "" if self.low is None else f", the finite ones in {self.range}"
-        return f"{parts or 'all finite'} of {self.num_total}{rest}"
+        where = f", in row {listed(self.rows)} of {self.num_rows}" if self.rows else ""
+        return f"{parts or 'all finite'} of {self.num_total}{where}{rest}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +119,10 @@ def is_float(value: object) -> bool:
     return isinstance(value, Tensor) and (torch.is_floating_point(value) or value.is_complex())
 
 
-def listed(names: list[str]) -> str:
-    """Return the first few names, and how many more there are."""
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+def listed(items: Sequence[object]) -> str:
+    """Return the first few of something, and how many more there are."""
+    more = len(items) - _MOST_NAMES
+    return ", ".join(map(str, items[:_MOST_NAMES])) + (f" and {more} more" if more > 0 else "")
 
 
 def _plain(tensor: Tensor) -> Tensor:

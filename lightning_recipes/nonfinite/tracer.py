@@ -40,7 +40,7 @@ def trace(
     if loss is None:
         return findings
     if not Values.of(loss).is_finite:
-        findings.append(Finding.in_tensor("loss", "", loss, watch.last_finite))
+        findings.append(Finding.in_tensor("loss", "", loss, "" if findings else watch.last_finite))
     elif backward and loss.requires_grad:
         findings += watch.backward(loss)
     return findings
