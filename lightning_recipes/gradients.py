@@ -13,7 +13,7 @@ from operator import attrgetter
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Partial, Replicate
 
 __all__ = ["clip_with_norm", "module_norms", "nonfinite_names", "total_norm"]
 
@@ -28,7 +28,8 @@ def total_norm(tensors: Iterable[Tensor | None], norm_type: float = 2.0) -> Tens
     norm of float16 and bfloat16 tensors is computed in float32 (in float16 the norm of 10 numbers
     of 30,000 is already infinite), sparse gradients count repeated rows once, with their sum,
     ``None`` is left out, and shards on several meshes go together. Not finite if anything in it is
-    not finite; the converse holds too for ``norm_type=inf``, while squares can overflow.
+    not finite; the converse holds too for ``norm_type=inf``, while squares can overflow. (The
+    largest value of shards is infinite where one of them has a NaN.)
 
     Args:
         tensors: E.g. ``[p.grad for p in module.parameters()]``; without any the norm is 0.
@@ -52,7 +53,7 @@ def total_norm(tensors: Iterable[Tensor | None], norm_type: float = 2.0) -> Tens
         dense = tensor.coalesce().values() if tensor.is_sparse else tensor
         if dense.numel():
             mesh = dense.device_mesh if isinstance(dense, DTensor) else None
-            groups[mesh, dense.dtype].append(dense)
+            groups[mesh, dense.dtype, dense.device].append(dense)
     norms = [_norm_of_group(group, norm_type) for group in groups.values()]
     device = present[0].device
     if not norms:
@@ -139,6 +140,8 @@ def _is_ordinary(tensors: list[Tensor]) -> bool:
 
 
 def _norm_of_group(tensors: list[Tensor], norm_type: float) -> Tensor:
+    if isinstance(tensors[0], DTensor) and math.isinf(norm_type):
+        return _largest_of_shards([tensor for tensor in tensors if isinstance(tensor, DTensor)])
     if tensors[0].dtype in _NARROW:
         # Not get_total_norm, which would keep float16; and not a copy of all gradients as float32.
         float32 = torch.float32
@@ -147,6 +150,25 @@ def _norm_of_group(tensors: list[Tensor], norm_type: float) -> Tensor:
     else:
         norm = torch.nn.utils.get_total_norm(tensors, norm_type)
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+
+def _largest_of_shards(tensors: list[DTensor]) -> Tensor:
+    """Return the largest absolute value; infinite for a NaN.
+
+    Not get_total_norm (torch 2.13): it fails on the rank whose shard is empty, while the others
+    wait, and the ranks' maximum loses a NaN that not the first of them has.
+    """
+    mesh, device = tensors[0].device_mesh, tensors[0].device
+    dtype = torch.promote_types(tensors[0].dtype.to_real(), torch.float32)
+    summed = [
+        tensor.redistribute(
+            placements=[Replicate() if p.is_partial() else p for p in tensor.placements]
+        )
+        for tensor in tensors
+    ]
+    largest = total_norm([tensor.to_local() for tensor in summed], math.inf).to(device, dtype)
+    largest = torch.where(torch.isnan(largest), math.inf, largest)
+    return DTensor.from_local(largest, mesh, [Partial("max")] * mesh.ndim).full_tensor()
 
 
 def _checked_order(norm_type: float) -> float:

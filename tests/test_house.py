@@ -20,6 +20,7 @@ PURE = [
     "data/order.py",
     "data/padded.py",
     "data/split.py",
+    "gradients.py",
     "modules/optimizers.py",
     "rng.py",
     "schedules.py",
