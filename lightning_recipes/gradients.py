@@ -8,7 +8,7 @@ coalescing of sparse gradients on a GPU.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from operator import attrgetter
 
 import torch
@@ -90,7 +90,7 @@ def module_norms(
     return {name: total_norm(group, norm_type) for name, group in groups.items()}
 
 
-def clip_with_norm(parameters: Sequence[Tensor], *, max_norm: float, norm: Tensor) -> None:
+def clip_with_norm(parameters: Iterable[Tensor], *, max_norm: float, norm: Tensor) -> None:
     """Scale the gradients by ``min(1, max_norm / (norm + 1e-6))``, in place.
 
     ``torch.nn.utils.clip_grads_with_norm_``, for sparse gradients and several meshes too. With a
@@ -102,12 +102,12 @@ def clip_with_norm(parameters: Sequence[Tensor], *, max_norm: float, norm: Tenso
         norm: Their norm; the same scalar on all ranks. A multiple of it clips gradients that are
             multiplied likewise, e.g. by a loss scale.
     """
-    groups: dict[object, list[Tensor]] = {None: list(parameters)}
-    if DTensor in set(map(type, groups[None])):
+    parameters = list(parameters)
+    groups: dict[object, list[Tensor]] = {None: parameters}
+    if DTensor in set(map(type, parameters)):
         groups = defaultdict(list)
         for parameter in parameters:
-            mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
-            groups[mesh].append(parameter)
+            groups[getattr(parameter, "device_mesh", None)].append(parameter)
     for group in groups.values():
         torch.nn.utils.clip_grads_with_norm_(group, max_norm, norm)
 
