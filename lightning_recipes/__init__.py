@@ -7,6 +7,7 @@ from lightning_recipes.callbacks.resume_checkpoint import ResumeCheckpoint
 from lightning_recipes.callbacks.warmup_cosine import WarmupCosineLR
 from lightning_recipes.data.base import RecipeDataModule
 from lightning_recipes.data.collate import PadCollate
+from lightning_recipes.data.length_buckets import LengthBuckets
 from lightning_recipes.data.loader import ResumableDataLoader
 from lightning_recipes.data.padded import LeftPadded, Padded
 from lightning_recipes.data.resumable import resumable
@@ -45,6 +46,7 @@ __all__ = [
     "Finding",
     "GradientNormMonitor",
     "LeftPadded",
+    "LengthBuckets",
     "LossScaleMonitor",
     "NaNDetector",
     "NamesDataModule",

@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
+from lightning_recipes.data.length_buckets import LengthBuckets
 from lightning_recipes.data.sampler import CoordinateSampler
 from lightning_recipes.data.seeding import SeededDataset
 from lightning_recipes.rng import derive_seed, preserve_rng
 
 __all__ = ["ResumableDataLoader"]
 
-_VERSION = 1
+_VERSION = 2
 
 
 class ResumableDataLoader(DataLoader[Any]):
@@ -44,6 +45,8 @@ class ResumableDataLoader(DataLoader[Any]):
         shuffle: A new order every epoch.
         seed: Of order and augmentation, an integer >= 0.
         drop_last: Leave out an incomplete last global batch.
+        buckets: Batches of samples of similar length, :class:`~lightning_recipes.LengthBuckets`;
+            prediction, which keeps the order of the data set, takes no notice.
         collate_fn: Makes a batch of a list of samples; torch's default stacks them.
         num_workers: Processes that load; 0 loads in the main process.
         rank: This process's rank; by default that of the process group, when it is needed.
@@ -75,6 +78,7 @@ class ResumableDataLoader(DataLoader[Any]):
         shuffle: bool = False,
         seed: int = 0,
         drop_last: bool = False,
+        buckets: LengthBuckets | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         num_workers: int = 0,
         rank: int | None = None,
@@ -87,10 +91,12 @@ class ResumableDataLoader(DataLoader[Any]):
             _check_dataset(dataset)
             dataset = SeededDataset(dataset, seed=seed)
         _check_arguments(batch_size, seed, rank, world_size, dataloader_kwargs)
+        _check_buckets(buckets, len(dataset))
         self.seed = seed
         self.shuffle = shuffle
         self.rank = rank
         self.world_size = world_size
+        self.buckets = buckets
         # Its own, because torch draws a base seed for the workers at every iter(), and from the
         # global generator if there is no other.
         dataloader_kwargs.setdefault("generator", torch.Generator().manual_seed(derive_seed(seed)))
@@ -109,6 +115,7 @@ class ResumableDataLoader(DataLoader[Any]):
             seed=seed,
             shuffle=self.shuffle,
             drop_last=drop_last,
+            buckets=buckets,
             rank=rank,
             world_size=world_size,
         )
@@ -147,6 +154,12 @@ class ResumableDataLoader(DataLoader[Any]):
             yield batch
         self._coordinates.finish()
 
+    @property
+    def _index_sampler(self) -> Any:
+        # torch's own (2.13) cuts what the sampler yields into batches of one size.
+        sampler = self._coordinates
+        return sampler.batches() if sampler.is_bucketed else super()._index_sampler
+
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of ``epoch``. Lightning does this itself."""
         self._coordinates.set_epoch(epoch)
@@ -156,7 +169,7 @@ class ResumableDataLoader(DataLoader[Any]):
         return bool(self._coordinates.is_filler(batch_idx))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position, and what makes it meaningful: eight plain values."""
+        """Return the position, and what makes it meaningful: nine plain values."""
         return {"version": _VERSION, **self._coordinates.position(), **self._identity()}
 
     def load_state_dict(self, state_dict: dict[str, Any], *, nearest: bool = False) -> None:
@@ -183,7 +196,7 @@ class ResumableDataLoader(DataLoader[Any]):
                 f"The loader state lacks {missing}: it was saved by another loader, or edited."
             )
         batch = state_dict["batch"]
-        if nearest:
+        if nearest and self.buckets is None:  # with buckets other samples would share a batch
             batch = batch * state_dict["global_batch_size"] // identity.pop("global_batch_size")
         for name, value in identity.items():
             if state_dict[name] != value:
@@ -201,6 +214,7 @@ class ResumableDataLoader(DataLoader[Any]):
             "global_batch_size": sampler.batch_size * sampler.num_replicas,
             "seed": sampler.seed,
             "shuffle": sampler.shuffle,
+            "buckets": None if sampler.buckets is None else sampler.buckets.identity,
         }
 
     def _prepare(self) -> None:
@@ -252,6 +266,14 @@ def _check_arguments(
         raise ValueError(f"rank must be in [0, world_size), got {rank} of {world_size}.")
     if not dataloader_kwargs.get("in_order", True):
         raise ValueError("in_order=False lets the fastest worker decide the order; leave it out.")
+
+
+def _check_buckets(buckets: LengthBuckets | None, num_samples: int) -> None:
+    if buckets is not None and len(buckets) != num_samples:
+        raise ValueError(
+            f"LengthBuckets need the length of every sample, got {len(buckets)} lengths for "
+            f"{num_samples} samples. Those of a Subset are the lengths of its own samples."
+        )
 
 
 def _checked_sampler(sampler: Any) -> Any:

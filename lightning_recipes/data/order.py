@@ -29,8 +29,8 @@ _FEW = 100
 class Order(Protocol):
     """A plan of the epochs: the global batch ``k`` of epoch ``e``, before ranks take their shares.
 
-    :class:`UniformOrder` draws batches from the whole data set; a plan that groups samples of
-    similar length fits the same methods.
+    :class:`UniformOrder` draws batches from the whole data set,
+    :class:`~lightning_recipes.data.bucket_order.BucketOrder` from samples of similar length.
     """
 
     def __len__(self) -> int:
@@ -41,8 +41,8 @@ class Order(Protocol):
         """Return the sample indices of the global batch ``k``, shape (N,)."""
         ...
 
-    def size(self, k: int) -> int:
-        """Return how many samples the global batch ``k`` has, the same in every epoch."""
+    def size(self, epoch: int, k: int) -> int:
+        """Return how many samples the global batch ``k`` has."""
         ...
 
 
@@ -72,12 +72,12 @@ class UniformOrder:
     def batch(self, epoch: int, k: int) -> Indices:
         """Return the sample indices of the global batch ``k``, shape (N,)."""
         start = k * self.batch_size
-        positions = np.arange(start, start + self.size(k), dtype=np.int64)
+        positions = np.arange(start, start + self.size(epoch, k), dtype=np.int64)
         if not self.shuffle:
             return positions
         return permute(positions, self.num_samples, seed=derive_seed(self.seed, epoch))
 
-    def size(self, k: int) -> int:
+    def size(self, epoch: int, k: int) -> int:
         """Return how many samples the global batch ``k`` has, the same in every epoch."""
         return min(self.batch_size, self.num_samples - k * self.batch_size)
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch.distributed
 from torch.utils.data.distributed import DistributedSampler
 
+from lightning_recipes.data.length_buckets import LengthBuckets
 from lightning_recipes.data.order import Order, UniformOrder, share
 from lightning_recipes.data.seeding import SampleIndex
 
@@ -19,7 +20,7 @@ class CoordinateSampler(DistributedSampler[Any]):
     its ``set_epoch``. Rank and world size are looked up whenever they are needed, because a loader
     is often built before the process group.
 
-    Where a last global batch has fewer samples than there are ranks, a rank left without a share
+    Where a global batch has fewer samples than there are ranks, a rank left without a share
     repeats one sample, so that every rank has the same number of batches: a *filler*, which
     :meth:`is_filler` tells and which must weigh nothing in a loss or metric.
 
@@ -33,6 +34,7 @@ class CoordinateSampler(DistributedSampler[Any]):
         seed: Of the shuffle.
         shuffle: A new permutation every epoch.
         drop_last: Leave out an incomplete last global batch.
+        buckets: Batches of samples of similar length; None for batches of any.
         rank: Fixed rank; None for that of the process group.
         world_size: Fixed number of ranks; None for that of the process group.
     """
@@ -45,6 +47,7 @@ class CoordinateSampler(DistributedSampler[Any]):
         seed: int,
         shuffle: bool,
         drop_last: bool,
+        buckets: LengthBuckets | None = None,
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
@@ -53,6 +56,7 @@ class CoordinateSampler(DistributedSampler[Any]):
         self.seed = seed
         self.shuffle = shuffle
         self.drop_last = drop_last
+        self.buckets = buckets
         self.batch = 0
         self.fill = True
         self._rank = rank
@@ -60,6 +64,7 @@ class CoordinateSampler(DistributedSampler[Any]):
         self._base_epoch = 0  # as set from outside
         self._passes = 0  # whole passes since then
         self._is_resuming = False
+        self._planned: tuple[int, Order] | None = None
 
     @property
     def rank(self) -> int:  # type: ignore[override]
@@ -78,6 +83,8 @@ class CoordinateSampler(DistributedSampler[Any]):
     @property
     def order(self) -> Order:
         """The plan of the epochs for the present world size."""
+        if self.is_bucketed:
+            return self._bucket_order(self.num_replicas)
         return UniformOrder(
             num_samples=self.num_dataset_samples,
             batch_size=self.batch_size * self.num_replicas,
@@ -85,6 +92,11 @@ class CoordinateSampler(DistributedSampler[Any]):
             shuffle=self.shuffle,
             drop_last=self.drop_last,
         )
+
+    @property
+    def is_bucketed(self) -> bool:
+        """Whether batches have similar lengths, and need not have one size; never in prediction."""
+        return self.buckets is not None and self.fill
 
     @property
     def epoch(self) -> int:  # type: ignore[override]
@@ -118,8 +130,8 @@ class CoordinateSampler(DistributedSampler[Any]):
         self._is_resuming = True
 
     def is_filler(self, k: int) -> bool:
-        """Return whether this rank's batch ``k`` only evens out the ranks; alike in every epoch."""
-        return not share(self.order.size(k), self.rank, self.num_replicas)
+        """Return whether this rank's batch ``k`` of this epoch only evens out the ranks."""
+        return not share(self.order.size(self.epoch, k), self.rank, self.num_replicas)
 
     def indices(self, epoch: int, k: int) -> list[int]:
         """Return the indices of the samples in this rank's batch ``k`` of ``epoch``."""
@@ -134,22 +146,34 @@ class CoordinateSampler(DistributedSampler[Any]):
         """Return the indices of the batch that was handed out last, none before the first."""
         return self.indices(self.epoch, self.batch - 1) if self.batch else []
 
-    def __iter__(self) -> Iterator[Any]:
+    def batches(self) -> Iterator[list[Any]]:
+        """Yield the indices batch by batch."""
         epoch = self.epoch
         for k in range(self.batch, len(self.order)):
-            for index in self.indices(epoch, k):
-                # a prediction writer gets to see the indices, and may save them as plain numbers
-                yield SampleIndex(index, epoch) if self.fill else index
+            # a prediction writer gets to see the indices, and may save them as plain numbers
+            yield [SampleIndex(i, epoch) if self.fill else i for i in self.indices(epoch, k)]
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.batches():
+            yield from batch
 
     def __len__(self) -> int:
         """Return the number of this rank's samples in a whole epoch."""
         order, rank, world_size = self.order, self.rank, self.num_replicas
-        if not len(order):
-            return 0
-        last = len(order) - 1
-        return last * self.batch_size + (
-            len(share(order.size(last), rank, world_size)) or int(self.fill)
-        )
+        sizes = (order.size(self.epoch, k) for k in range(len(order)))
+        return sum(len(share(size, rank, world_size)) or int(self.fill) for size in sizes)
+
+    def _bucket_order(self, world_size: int) -> Order:
+        assert self.buckets is not None
+        if self._planned is None or self._planned[0] != world_size:
+            order = self.buckets.order(
+                batch_size=self.batch_size,
+                world_size=world_size,
+                seed=self.seed,
+                shuffle=self.shuffle,
+            )
+            self._planned = (world_size, order)
+        return self._planned[1]
 
 
 def _has_process_group() -> bool:

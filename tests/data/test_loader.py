@@ -330,7 +330,7 @@ def test_an_epoch_of_a_billion_samples_starts_and_resumes_without_a_table() -> N
 @pytest.mark.parametrize(
     ("name", "saved", "ours"),
     [
-        ("version", 0, 1),
+        ("version", 1, 2),
         ("dataset_length", 13, 12),
         ("global_batch_size", 8, 4),
         ("seed", 7, 0),

@@ -100,7 +100,7 @@ def test_the_batches_of_an_epoch_hold_every_sample_once(
     sizes = [batch_size] * whole + ([rest] if rest and not drop_last else [])
     batches = [order.batch(epoch, k) for k in range(len(order))]
     assert [len(batch) for batch in batches] == sizes
-    assert [order.size(k) for k in range(len(order))] == sizes
+    assert [order.size(0, k) for k in range(len(order))] == sizes
 
     seen = [index for batch in batches for index in batch.tolist()]
     assert len(set(seen)) == len(seen) == sum(sizes)
