@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
-__all__ = ["clip_with_norm", "module_norms", "nonfinite_names", "total_norm"]
+__all__ = ["clip_with_norm", "module_norms", "nonfinite_names", "scale_gradients", "total_norm"]
 
 _NARROW = (torch.float16, torch.bfloat16)
 _kind = attrgetter("layout", "dtype")
@@ -110,6 +110,23 @@ def clip_with_norm(parameters: Iterable[Tensor], *, max_norm: float, norm: Tenso
             groups[getattr(parameter, "device_mesh", None)].append(parameter)
     for group in groups.values():
         torch.nn.utils.clip_grads_with_norm_(group, max_norm, norm)
+
+
+def scale_gradients(parameters: Iterable[Tensor], factor: Tensor) -> None:
+    """Multiply the gradients by a scalar, in place.
+
+    Args:
+        parameters: Those without a gradient are left alone.
+        factor: The same scalar on all ranks.
+    """
+    groups: dict[object, list[Tensor]] = defaultdict(list)
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is not None:
+            mesh = gradient.device_mesh if isinstance(gradient, DTensor) else None
+            groups[mesh, gradient.device].append(gradient)
+    for group in groups.values():
+        torch._foreach_mul_(group, factor.to(group[0].device))
 
 
 def nonfinite_names(named_tensors: Iterable[tuple[str, Tensor | None]]) -> list[str]:

@@ -1,11 +1,15 @@
 """The LightningModule whose numbers are right by default."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal, get_args
 
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import OptimizerCallable
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.utilities import CombinedLoader, rank_zero_info
 from torch import Tensor
 from torch.optim import Optimizer
@@ -13,6 +17,7 @@ from torchmetrics import Metric, MetricCollection
 
 from lightning_recipes.data.loader import ResumableDataLoader
 from lightning_recipes.gradients import clip_with_norm
+from lightning_recipes.modules.count_weighting import CountWeighting
 from lightning_recipes.modules.optimizers import LRScaling, lr_scale, parameter_groups
 from lightning_recipes.modules.step import Step
 from lightning_recipes.step_norm import (
@@ -22,7 +27,9 @@ from lightning_recipes.step_norm import (
     step_norm,
 )
 
-__all__ = ["RecipeModule"]
+__all__ = ["RecipeModule", "WeightBy"]
+
+WeightBy = Literal["batch", "count"]
 
 
 class RecipeModule(LightningModule, ABC):
@@ -49,11 +56,17 @@ class RecipeModule(LightningModule, ABC):
             ``functools.partial(torch.optim.AdamW, lr=1e-3)``. Biases and norms do not decay.
         metrics: Torchmetrics, updated with the step's ``preds`` and ``target``; each stage gets a
             copy of its own.
+        weight_by: What has equal weight in the gradient of an optimizer step: every ``"batch"`` of
+            the accumulation window and the ranks, as everywhere, or every item that the steps
+            ``"count"``, e.g. every token: then the gradient is that of the mean over all of them,
+            as if they had been one batch. For ragged data; costs one scalar all-reduce a step.
         lr_scaling: How the learning rate grows with the number of ranks:
             :func:`~lightning_recipes.lr_scale`.
 
     Raises:
-        ValueError: ``lr_scaling`` is none of the rules.
+        ValueError: ``lr_scaling`` or ``weight_by`` is none of its choices.
+        MisconfigurationException: At the start of ``fit``: ``weight_by="count"`` under manual
+            optimization, or under FSDP or DeepSpeed, which keep gradients in flat pieces.
     """
 
     def __init__(
@@ -61,10 +74,15 @@ class RecipeModule(LightningModule, ABC):
         *,
         optimizer: OptimizerCallable = torch.optim.AdamW,
         metrics: Metric | MetricCollection | None = None,
+        weight_by: WeightBy = "batch",
         lr_scaling: LRScaling = "none",
     ) -> None:
         super().__init__()
         lr_scale(lr_scaling, 1)
+        if weight_by not in get_args(WeightBy):
+            raise ValueError(f"weight_by must be one of {get_args(WeightBy)}, got {weight_by!r}.")
+        self.weight_by = weight_by
+        self._weighting = CountWeighting()
         self.optimizer = optimizer
         self.lr_scaling = lr_scaling
         collection = MetricCollection({} if metrics is None else metrics)
@@ -81,6 +99,9 @@ class RecipeModule(LightningModule, ABC):
 
     def on_fit_start(self) -> None:
         """Empty the metrics: after ``trainer.validate`` they hold tensors of its inference mode."""
+        self._weighting.start()
+        if self.weight_by == "count":
+            self._check_can_weigh()
         for metrics in (self.train_metrics, self.val_metrics, self.test_metrics):
             metrics.reset()
 
@@ -92,7 +113,11 @@ class RecipeModule(LightningModule, ABC):
         if step.preds is not None:
             self.train_metrics.update(step.preds.detach(), step.target)
             self._log_metrics(self.train_metrics, step)
-        return step.loss
+        if self.weight_by == "batch":
+            return step.loss
+        if self._is_filler("train", batch_idx):
+            step = replace(step, count=0)
+        return self._weighting.loss(self.trainer, step, batch_idx)
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Add a batch to the validation's means."""
@@ -118,6 +143,28 @@ class RecipeModule(LightningModule, ABC):
                 f"{self.trainer.world_size} ranks."
             )
         return optimizer
+
+    def optimizer_step(
+        self,
+        epoch: int,
+        batch_idx: int,
+        optimizer: Optimizer | LightningOptimizer,
+        optimizer_closure: Callable[[], Any] | None = None,
+    ) -> None:
+        """Make the optimizer step, with gradients weighted as ``weight_by`` says.
+
+        After the backward pass and before anybody looks at the gradients.
+        """
+        closure = optimizer_closure
+        if self.weight_by == "count" and optimizer_closure is not None:
+            compute_gradients = optimizer_closure
+
+            def closure() -> Any:
+                result = compute_gradients()
+                self._weighting.rescale(self.trainer, optimizer)  # type: ignore[arg-type]
+                return result
+
+        super().optimizer_step(epoch, batch_idx, optimizer, closure)
 
     def on_after_backward(self) -> None:
         """There are new gradients: forget the norm of the old ones."""
@@ -170,8 +217,18 @@ class RecipeModule(LightningModule, ABC):
         if len(metrics):
             self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=step.count)  # type: ignore[arg-type]
 
-    def _is_filler(self, stage: str, batch_idx: int, dataloader_idx: int) -> bool:
-        loaders = getattr(self.trainer, f"{stage}_dataloaders")
+    def _check_can_weigh(self) -> None:
+        if not self.automatic_optimization or hides_gradients(self.trainer):
+            raise MisconfigurationException(
+                'weight_by="count" rescales the gradients between the backward pass and the step, '
+                "which needs automatic optimization and a strategy that shows them; got "
+                f"automatic_optimization={self.automatic_optimization} and "
+                f"{type(self.trainer.strategy).__name__}."
+            )
+
+    def _is_filler(self, stage: str, batch_idx: int, dataloader_idx: int = 0) -> bool:
+        name = "train_dataloader" if stage == "train" else f"{stage}_dataloaders"
+        loaders = getattr(self.trainer, name)
         if not isinstance(loaders, ResumableDataLoader):
             loaders = CombinedLoader(loaders).flattened[dataloader_idx]
         return isinstance(loaders, ResumableDataLoader) and loaders.is_filler(batch_idx)
