@@ -36,8 +36,9 @@ class GradientNormMonitor(Callback):
                               before; about 1e-3 is usual
     ========================= ======================================================================
 
-    With another order than 2 the first word is e.g. ``grad_norm_inf``, so that two monitors do not
-    collide; with several optimizers, under manual optimization, it is ``grad_norm/optimizer_1``.
+    With another order than 2 the first word is e.g. ``grad_norm_inf`` or ``update_ratio_inf``, so
+    that two monitors do not collide; with several optimizers, under manual optimization, it is e.g.
+    ``grad_norm/optimizer_1``.
     The keys are logged once for every logging step, at the number of the optimizer step (Lightning
     counts from 0), however epochs and accumulation fall, and are in ``trainer.callback_metrics``
     for EarlyStopping and its like. Every rank has the same values.
@@ -79,7 +80,7 @@ class GradientNormMonitor(Callback):
         self.by_module = by_module
         self.update_ratio = update_ratio
         self.every_n_steps = every_n_steps
-        self._name = "grad_norm" if order == 2 else f"grad_norm_{order:g}"
+        self._suffix = "" if order == 2 else f"_{order:g}"
         self._waiting: dict[Optimizer, _Measured] = {}
         self._hooks: list[RemovableHandle] = []
 
@@ -109,7 +110,7 @@ class GradientNormMonitor(Callback):
             return
         named = _named_parameters(pl_module, optimizer)
         scale = gradient_scale(trainer, optimizer)
-        name = self._name_of(trainer, optimizer)
+        name = self._key("grad_norm", trainer, optimizer)
         metrics = {name: self._norm_before(trainer, optimizer, scale)}
         if self.by_module:
             gradients = [(name, parameter.grad) for name, parameter in named.items()]
@@ -142,7 +143,7 @@ class GradientNormMonitor(Callback):
     ) -> None:
         measured = self._waiting.pop(optimizer)
         gradients = [parameter.grad for parameter in optimized_parameters(optimizer)]
-        clipped = f"{self._name_of(trainer, optimizer)}/clipped"
+        clipped = f"{self._key('grad_norm', trainer, optimizer)}/clipped"
         measured.metrics[clipped] = total_norm(gradients, self.norm_type)
         if self.update_ratio:
             depth = self.by_module or 1
@@ -150,10 +151,11 @@ class GradientNormMonitor(Callback):
             named = _named_parameters(pl_module, optimizer)
             changes = [(name, weight - before[name]) for name, weight in named.items()]
             norms = module_norms(before.items(), depth=depth, norm_type=self.norm_type)
+            ratio = self._key("update_ratio", trainer, optimizer)
             for module, change in module_norms(
                 changes, depth=depth, norm_type=self.norm_type
             ).items():
-                measured.metrics[f"update_ratio/{module}"] = change / norms[module]
+                measured.metrics[f"{ratio}/{module}"] = change / norms[module]
         log_at_step(trainer, measured.metrics, measured.step)
 
     def _norm_before(self, trainer: Trainer, optimizer: Optimizer, scale: Tensor | None) -> Tensor:
@@ -163,10 +165,10 @@ class GradientNormMonitor(Callback):
         norm = total_norm(gradients, self.norm_type)
         return norm if scale is None else norm / scale
 
-    def _name_of(self, trainer: Trainer, optimizer: Optimizer) -> str:
+    def _key(self, what: str, trainer: Trainer, optimizer: Optimizer) -> str:
         if len(trainer.optimizers) == 1:
-            return self._name
-        return f"{self._name}/optimizer_{trainer.optimizers.index(optimizer)}"
+            return what + self._suffix
+        return f"{what}{self._suffix}/optimizer_{trainer.optimizers.index(optimizer)}"
 
 
 @dataclass(frozen=True)
