@@ -71,6 +71,29 @@ class Recipe(RecipeModule, Layers):
         return self.optimizer(groups)
 
 
+class ByHand(Plain):
+    """Steps two optimizers itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
+        body, head = self.optimizers()  # type: ignore[attr-defined]
+        body.zero_grad()
+        head.zero_grad()
+        self.manual_backward(self.loss(*batch))
+        body.step()
+        head.step()
+
+    def configure_optimizers(self) -> Any:
+        body = [*self.body.parameters(), self.unused]
+        return [
+            torch.optim.SGD(body, lr=LR["body.bias"]),
+            torch.optim.SGD(self.head.parameters(), lr=LR["head.bias"]),
+        ]
+
+
 def make_data(num_batches: int = NUM_BATCHES) -> TensorDataset:
     """Return points with a target."""
     generator = torch.Generator().manual_seed(1)
