@@ -96,6 +96,7 @@ class GradientNormMonitor(Callback):
             if optimizer in self._waiting:
                 self._measure_after(trainer, pl_module, optimizer)
 
+        self._stop_watching()  # those of a fit that failed: it had no teardown
         self._hooks = [each.register_step_post_hook(look) for each in trainer.optimizers]
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -132,6 +133,9 @@ class GradientNormMonitor(Callback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Watch the optimizers no longer."""
+        self._stop_watching()
+
+    def _stop_watching(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 from torch.utils.data import DataLoader
 
@@ -156,17 +157,22 @@ def test_a_fused_optimizer_is_clipped_on_the_true_scale() -> None:
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("clip", [None, 0.5])
 @pytest.mark.parametrize("optimizer", ["adamw", "fused adamw"])
-def test_a_step_that_the_scaler_skips_is_logged(tmp_path: Path, optimizer: str) -> None:
+def test_a_step_that_the_scaler_skips_is_logged_once(
+    tmp_path: Path, optimizer: str, clip: float | None
+) -> None:
     """A scale of 2^20 overflows, and halves until it does not."""
     module = Recipe(OPTIMIZERS[optimizer])
-    monitor = GradientNormMonitor()
-    _, rows = fit(tmp_path, monitor, module=module, max_epochs=1, **float16(2.0**20))
-    assert [row["step"] for row in rows] == list(range(NUM_BATCHES))
+    monitor = GradientNormMonitor(every_n_steps=2)
+    options = {"gradient_clip_val": clip, **float16(2.0**20)}
+    _, rows = fit(tmp_path, monitor, module=module, **options)
+    assert [row["step"] for row in rows] == list(range(1, 2 * NUM_BATCHES, 2))
     is_finite = [math.isfinite(row["grad_norm"]) for row in rows]
     assert not is_finite[0]
     assert any(is_finite)
     assert [math.isfinite(row.get("grad_norm/clipped", math.inf)) for row in rows] == is_finite
+    assert all(parameter.isfinite().all() for parameter in module.parameters())
 
 
 # --- when -----------------------------------------------------------------------------------------
@@ -189,6 +195,38 @@ def test_rows_are_evenly_spaced(
     )
     assert [row["step"] for row in rows] == list(range(2, trainer.global_step, 3))
     assert trainer.global_step == 3 * math.ceil(NUM_BATCHES / accumulate)
+
+
+class Missing(Plain):
+    """Has no loss at some of its batches."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return None if batch_idx in (2, 5) else super().training_step(batch, batch_idx)
+
+
+@pytest.mark.filterwarnings("ignore:`training_step` returned `None`")
+def test_without_gradients_the_norm_is_zero(tmp_path: Path) -> None:
+    _, rows = fit(tmp_path, GradientNormMonitor(), module=Missing(), max_epochs=1)
+    missing = [row["step"] for row in rows if row["grad_norm"] == row["grad_norm/clipped"] == 0]
+    assert missing == [2, 5]
+
+
+class Failing(Callback):
+    """Stops the run before its fourth step."""
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        if trainer.global_step == 3:
+            raise RuntimeError("Enough.")
+
+
+def test_a_fit_after_one_that_failed_logs_its_own_rows(tmp_path: Path) -> None:
+    monitor = GradientNormMonitor(by_module=1, update_ratio=True)
+    with pytest.raises(RuntimeError, match="Enough"):
+        fit(tmp_path / "failed", monitor, Failing(), module=Plain())
+    _, rows = fit(tmp_path / "again", monitor, module=Plain())
+    assert_rows(rows, rows_by_hand())
 
 
 def test_never_if_the_trainer_never_logs(tmp_path: Path) -> None:
