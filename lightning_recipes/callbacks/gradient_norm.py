@@ -33,7 +33,7 @@ class GradientNormMonitor(Callback):
     ``grad_norm/clipped``     the same after clipping: what the optimizer used
     ``grad_norm/MODULE``      norm of the gradients of a module, with ``by_module``
     ``update_ratio/MODULE``   norm of a step's change of the weights, over the norm of the weights
-                              before; about 1e-3 is usual
+                              before; about 1e-3 is usual, infinite where those were all 0
     ========================= ======================================================================
 
     With another order than 2 the first word is e.g. ``grad_norm_inf`` or ``update_ratio_inf``, so
@@ -159,7 +159,9 @@ class GradientNormMonitor(Callback):
             for module, change in module_norms(
                 changes, depth=depth, norm_type=self.norm_type
             ).items():
-                measured.metrics[f"{ratio}/{module}"] = change / norms[module]
+                # no change is none of weights that are all 0, too
+                relative = torch.where(change == 0, change, change / norms[module])
+                measured.metrics[f"{ratio}/{module}"] = relative
         log_at_step(trainer, measured.metrics, measured.step)
 
     def _norm_before(self, trainer: Trainer, optimizer: Optimizer, scale: Tensor | None) -> Tensor:

@@ -103,6 +103,17 @@ def test_two_optimizers_by_hand_have_a_norm_each(tmp_path: Path) -> None:
     assert_rows(rows, expected)
 
 
+def test_the_ratio_of_weights_that_are_all_zero() -> None:
+    module = Plain()
+    for parameter in (module.unused, *module.head.parameters()):
+        torch.nn.init.zeros_(parameter)
+    trainer, _ = fit(None, GradientNormMonitor(update_ratio=True), module=module, max_steps=1)
+    ratios = {k: v.item() for k, v in trainer.callback_metrics.items() if k.startswith("update")}
+    # with a head of 0 the body has no gradient
+    expected = {"unused": 0.0, "body": 0.0, "head": math.inf}
+    assert ratios == {f"update_ratio/{module}": ratio for module, ratio in expected.items()}
+
+
 # --- float16 --------------------------------------------------------------------------------------
 
 
