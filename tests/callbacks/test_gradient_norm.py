@@ -6,9 +6,11 @@ import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.strategies import ModelParallelStrategy
+from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader
 
-from lightning_recipes import GradientNormMonitor
+from lightning_recipes import GradientNormMonitor, NaNDetector
 from tests import project
 from tests.by_hand import (
     NUM_BATCHES,
@@ -62,27 +64,50 @@ def test_clipping_does_something_in_these_cases() -> None:
         assert any(clipped) == ("clip" in case)
 
 
-def _on_a_rank(root: str) -> dict[str, float]:
-    monitor = GradientNormMonitor(by_module=1, update_ratio=True)
-    trainer, _ = fit(
-        Path(root),
-        monitor,
-        module=Recipe(),
-        devices=2,
-        strategy="ddp_find_unused_parameters_true",
-        gradient_clip_val=0.5,
-        accumulate_grad_batches=2,
-    )
-    return {k: float(v) for k, v in trainer.callback_metrics.items() if "train" not in k}
+class Sharded(Recipe):
+    """Its body and its head are split among the ranks."""
+
+    def configure_model(self) -> None:
+        assert self.device_mesh is not None
+        fully_shard(self.body, mesh=self.device_mesh["data_parallel"])
+        fully_shard(self.head, mesh=self.device_mesh["data_parallel"])
+
+
+WINDOWS: dict[str, Any] = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.5}
+
+
+def _on_a_rank(root: str) -> list[dict[str, float]]:
+    sharding = ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1)
+    seen = []
+    for module, strategy in (
+        (Recipe(), "ddp_find_unused_parameters_true"),
+        (Sharded(), sharding),
+    ):
+        trainer, _ = fit(
+            Path(root, type(module).__name__),
+            NaNDetector(),
+            GradientNormMonitor(by_module=1, update_ratio=True),
+            module=module,
+            devices=2,
+            strategy=strategy,
+            **WINDOWS,
+        )
+        metrics = trainer.callback_metrics.items()
+        seen.append({key: float(value) for key, value in metrics if "train" not in key})
+    return seen
 
 
 def test_two_ranks_have_the_norm_of_their_mean(tmp_path: Path) -> None:
-    # of 20 points each rank has every other one: two of the rank's are four together
-    results = run_trainer_ranks(_on_a_rank, str(tmp_path))
-    by_hand = rows_by_hand(batch_size=4, accumulate_grad_batches=2, gradient_clip_val=0.5)
-    assert_rows(read_rows(tmp_path), by_hand)
+    """Whole, and in shards. Two points of each rank are four together."""
+    ranks = run_trainer_ranks(_on_a_rank, str(tmp_path))
+    by_hand = rows_by_hand(
+        batch_size=4,
+        **WINDOWS,
+    )
     last = {key: value for key, value in by_hand[-1].items() if key != "step"}
-    assert results[0] == results[1] == pytest.approx(last, rel=1e-4)
+    for name in ("Recipe", "Sharded"):
+        assert_rows(read_rows(tmp_path / name), by_hand)
+    assert ranks[0] == ranks[1] == [pytest.approx(last, rel=1e-4)] * 2
 
 
 def test_two_optimizers_by_hand_have_a_norm_each(tmp_path: Path) -> None:
