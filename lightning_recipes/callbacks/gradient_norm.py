@@ -127,9 +127,13 @@ class GradientNormMonitor(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Log what was measured before a step that the scaler of float16 then did not call."""
-        for measured in self._waiting.values():
-            log_at_step(trainer, measured.metrics, measured.step)
-        self._waiting.clear()
+        self._log_waiting(trainer)
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Log the norms of a step that ends the training, the most telling of all."""
+        self._log_waiting(trainer)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Watch the optimizers no longer."""
@@ -163,6 +167,11 @@ class GradientNormMonitor(Callback):
                 relative = torch.where(change == 0, change, change / norms[module])
                 measured.metrics[f"{ratio}/{module}"] = relative
         log_at_step(trainer, measured.metrics, measured.step)
+
+    def _log_waiting(self, trainer: Trainer) -> None:
+        for measured in self._waiting.values():
+            log_at_step(trainer, measured.metrics, measured.step)
+        self._waiting.clear()
 
     def _norm_before(self, trainer: Trainer, optimizer: Optimizer, scale: Tensor | None) -> Tensor:
         if self.norm_type == 2:

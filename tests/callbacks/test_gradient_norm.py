@@ -265,6 +265,13 @@ def test_a_fit_after_one_that_failed_logs_its_own_rows(tmp_path: Path) -> None:
     assert_rows(rows, rows_by_hand())
 
 
+def test_the_step_that_ends_a_run_is_logged_too(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="Enough"):
+        fit(tmp_path, GradientNormMonitor(), Failing(), module=Plain())
+    last, by_hand = read_rows(tmp_path)[-1], rows_by_hand()[3]
+    assert last == pytest.approx({name: by_hand[name] for name in ("step", "grad_norm")}, rel=1e-4)
+
+
 def test_never_if_the_trainer_never_logs(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, GradientNormMonitor(), log_every_n_steps=0)
     trainer.fit(Plain(), DataLoader(make_data(), batch_size=2))
