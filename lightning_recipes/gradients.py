@@ -70,7 +70,8 @@ def module_norms(
     Args:
         named_tensors: Names as in ``module.named_parameters()``, e.g. with the gradients.
         depth: How many parts of a module's name to keep: with 1 ``encoder.0.weight`` belongs to
-            ``encoder``, with 2 or more to ``encoder.0``. A parameter of the root has its own name.
+            ``encoder``, with 2 or more to ``encoder.0``. A parameter of the root has its own name,
+            and what ``encoder`` has beside ``encoder.0`` is ``encoder.own``.
         norm_type: As in :func:`total_norm`.
 
     Raises:
@@ -87,7 +88,11 @@ def module_norms(
     for name, tensor in named_tensors:
         if tensor is not None:
             groups[".".join(name.split(".")[:-1][:depth]) or name].append(tensor)
-    return {name: total_norm(group, norm_type) for name, group in groups.items()}
+    parents = {name[:i] for name in groups for i, letter in enumerate(name) if letter == "."}
+    return {
+        f"{name}.own" if name in parents else name: total_norm(group, norm_type)
+        for name, group in groups.items()
+    }
 
 
 def clip_with_norm(parameters: Iterable[Tensor], *, max_norm: float, norm: Tensor) -> None:

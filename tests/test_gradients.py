@@ -140,6 +140,13 @@ def test_names_are_cut_at_a_depth() -> None:
     ]
 
 
+def test_one_name_never_means_two_things() -> None:
+    one = torch.ones(())
+    named = [("encoder.scale", one), ("encoder.0.weight", one), ("encoder.0.bias", one)]
+    assert list(module_norms(named, depth=1)) == ["encoder"]
+    assert list(module_norms(named, depth=2)) == ["encoder.own", "encoder.0"]
+
+
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("order", [1.0, 2.0, 3.0])
 def test_powers_of_the_modules_add_up_to_the_whole(depth: int, order: float) -> None:

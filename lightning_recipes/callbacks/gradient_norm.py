@@ -33,11 +33,12 @@ class GradientNormMonitor(Callback):
     ``grad_norm/clipped``     the same after clipping: what the optimizer used
     ``grad_norm/MODULE``      norm of the gradients of a module, with ``by_module``
     ``update_ratio/MODULE``   norm of a step's change of the weights, over the norm of the weights
-                              before; about 1e-3 is usual
+                              before; about 1e-3 is usual, infinite where those were all 0
     ========================= ======================================================================
 
-    With another order than 2 the first word is e.g. ``grad_norm_inf``, so that two monitors do not
-    collide; with several optimizers, under manual optimization, it is ``grad_norm/optimizer_1``.
+    With another order than 2 the first word is e.g. ``grad_norm_inf`` or ``update_ratio_inf``, so
+    that two monitors do not collide; with several optimizers, under manual optimization, it is e.g.
+    ``grad_norm/optimizer_1``.
     The keys are logged once for every logging step, at the number of the optimizer step (Lightning
     counts from 0), however epochs and accumulation fall, and are in ``trainer.callback_metrics``
     for EarlyStopping and its like. Every rank has the same values.
@@ -79,7 +80,7 @@ class GradientNormMonitor(Callback):
         self.by_module = by_module
         self.update_ratio = update_ratio
         self.every_n_steps = every_n_steps
-        self._name = "grad_norm" if order == 2 else f"grad_norm_{order:g}"
+        self._suffix = "" if order == 2 else f"_{order:g}"
         self._waiting: dict[Optimizer, _Measured] = {}
         self._hooks: list[RemovableHandle] = []
 
@@ -95,6 +96,7 @@ class GradientNormMonitor(Callback):
             if optimizer in self._waiting:
                 self._measure_after(trainer, pl_module, optimizer)
 
+        self._stop_watching()  # those of a fit that failed: it had no teardown
         self._hooks = [each.register_step_post_hook(look) for each in trainer.optimizers]
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -109,7 +111,7 @@ class GradientNormMonitor(Callback):
             return
         named = _named_parameters(pl_module, optimizer)
         scale = gradient_scale(trainer, optimizer)
-        name = self._name_of(trainer, optimizer)
+        name = self._key("grad_norm", trainer, optimizer)
         metrics = {name: self._norm_before(trainer, optimizer, scale)}
         if self.by_module:
             gradients = [(name, parameter.grad) for name, parameter in named.items()]
@@ -125,12 +127,19 @@ class GradientNormMonitor(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Log what was measured before a step that the scaler of float16 then did not call."""
-        for measured in self._waiting.values():
-            log_at_step(trainer, measured.metrics, measured.step)
-        self._waiting.clear()
+        self._log_waiting(trainer)
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Log the norms of a step that ends the training, the most telling of all."""
+        self._log_waiting(trainer)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Watch the optimizers no longer."""
+        self._stop_watching()
+
+    def _stop_watching(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -142,7 +151,7 @@ class GradientNormMonitor(Callback):
     ) -> None:
         measured = self._waiting.pop(optimizer)
         gradients = [parameter.grad for parameter in optimized_parameters(optimizer)]
-        clipped = f"{self._name_of(trainer, optimizer)}/clipped"
+        clipped = f"{self._key('grad_norm', trainer, optimizer)}/clipped"
         measured.metrics[clipped] = total_norm(gradients, self.norm_type)
         if self.update_ratio:
             depth = self.by_module or 1
@@ -150,11 +159,19 @@ class GradientNormMonitor(Callback):
             named = _named_parameters(pl_module, optimizer)
             changes = [(name, weight - before[name]) for name, weight in named.items()]
             norms = module_norms(before.items(), depth=depth, norm_type=self.norm_type)
+            ratio = self._key("update_ratio", trainer, optimizer)
             for module, change in module_norms(
                 changes, depth=depth, norm_type=self.norm_type
             ).items():
-                measured.metrics[f"update_ratio/{module}"] = change / norms[module]
+                # no change is none of weights that are all 0, too
+                relative = torch.where(change == 0, change, change / norms[module])
+                measured.metrics[f"{ratio}/{module}"] = relative
         log_at_step(trainer, measured.metrics, measured.step)
+
+    def _log_waiting(self, trainer: Trainer) -> None:
+        for measured in self._waiting.values():
+            log_at_step(trainer, measured.metrics, measured.step)
+        self._waiting.clear()
 
     def _norm_before(self, trainer: Trainer, optimizer: Optimizer, scale: Tensor | None) -> Tensor:
         if self.norm_type == 2:
@@ -163,10 +180,10 @@ class GradientNormMonitor(Callback):
         norm = total_norm(gradients, self.norm_type)
         return norm if scale is None else norm / scale
 
-    def _name_of(self, trainer: Trainer, optimizer: Optimizer) -> str:
+    def _key(self, what: str, trainer: Trainer, optimizer: Optimizer) -> str:
         if len(trainer.optimizers) == 1:
-            return self._name
-        return f"{self._name}/optimizer_{trainer.optimizers.index(optimizer)}"
+            return what + self._suffix
+        return f"{what}{self._suffix}/optimizer_{trainer.optimizers.index(optimizer)}"
 
 
 @dataclass(frozen=True)

@@ -62,10 +62,12 @@ class LossScaleMonitor(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on counting."""
+        self._stop_watching()
         self._skipped_before = state_dict["skipped_steps"]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Watch the optimizers, if there is a scaler."""
+        self._stop_watching()  # those of a fit that failed: it had no teardown
         self._is_low = False
         if active_scaler(trainer) is None:
             rank_zero_warn(
@@ -99,6 +101,9 @@ class LossScaleMonitor(Callback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Watch the optimizers no longer."""
+        self._stop_watching()
+
+    def _stop_watching(self) -> None:
         self._skipped_before, self._num_due = self.skipped_steps, 0
         for taken in self._taken:
             taken.end()

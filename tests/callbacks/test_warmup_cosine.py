@@ -1,6 +1,7 @@
 import csv
 import io
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,17 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, LearningRateMonitor
 from lightning.pytorch.demos.boring_classes import BoringModel, RandomDataset, RandomIterableDataset
 from lightning.pytorch.loggers import CSVLogger
+from torch import Tensor
 from torch.utils.data import DataLoader
 
-from lightning_recipes import WarmupCosineLR
+from lightning_recipes import (
+    ResumableDataLoader,
+    ResumeCheckpoint,
+    WarmupCosine,
+    WarmupCosineLR,
+    simulate,
+)
+from tests.by_hand import float16
 from tests.ranks import run_trainer_ranks
 
 # Of DESIGN: base 1, warmup 4, total 10.
@@ -213,3 +222,93 @@ def test_longer_run_can_replan(tmp_path: Path) -> None:
     # at step 5 of 10 the factor is .933; from there a half cosine to step 15
     expected = [0.9330127 * 0.5 * (1 + math.cos(math.pi * k / 10)) for k in range(10)]
     assert used == pytest.approx(expected)
+
+
+# --- steps that were not taken --------------------------------------------------------------------
+
+
+class Overflowing(BoringModel):
+    """Float16 gradients overflow at these batches of an epoch, whatever the scale is."""
+
+    def __init__(self, at: tuple[int, ...], *, fused: bool) -> None:
+        super().__init__()
+        self.at = at
+        self.fused = fused
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss: Tensor = super().training_step(batch, batch_idx)["loss"]  # type: ignore[index]
+        factor = float("inf") if batch_idx in self.at else 1.0
+        loss.register_hook(lambda gradient: gradient * factor)  # type: ignore[no-untyped-call]
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.01, fused=self.fused)
+
+
+def rates_by_hand(skipped: list[bool], num_steps: int = 10) -> list[float]:
+    """The table's curve, where a step that is not taken leaves the rate as it is."""
+    curve = partial(WarmupCosine, warmup_steps=4, total_steps=num_steps)
+    rates = simulate(curve, len(skipped), base_lr=0.01)
+    return [rates[step - sum(skipped[:step])] for step in range(len(skipped))]
+
+
+SKIPPED = [batch in (0, 1, 3) for batch in range(5)]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_steps_that_the_scaler_skips_use_no_warmup(fused: bool) -> None:
+    rates = Rates()
+    trainer = make_trainer(WarmupCosineLR(warmup=4), rates, max_epochs=2, **float16(1024.0))
+    trainer.fit(Overflowing((0, 1, 3), fused=fused), train_loader(5))
+    assert [rate for (rate,) in rates.of_steps] == rates_by_hand(SKIPPED * 2)
+    assert trainer.global_step == 10
+
+
+@pytest.mark.filterwarnings("ignore:`training_step` returned `None`")
+def test_steps_without_a_gradient_use_no_warmup() -> None:
+    class Missing(TwoGroups):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return None if batch_idx in (0, 3) else super().training_step(batch, batch_idx)
+
+    rates = Rates()
+    make_trainer(WarmupCosineLR(warmup=4), rates, max_epochs=2).fit(Missing(), train_loader(5))
+    missing = [batch in (0, 3) for batch in range(5)] * 2
+    assert [100 * rate for rate in rates_by_hand(missing)] == pytest.approx(
+        [rate for rate, _ in rates.of_steps]
+    )
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("moment", [1, 3, 5, 6])
+def test_a_resume_remembers_the_steps_not_taken(tmp_path: Path, fused: bool, moment: int) -> None:
+    def run(root: Path, ckpt_path: Path | None) -> list[float]:
+        rates = Rates()
+        trainer = make_trainer(
+            ResumeCheckpoint(every_n_steps=1, keep_last=None),
+            WarmupCosineLR(warmup=4),
+            rates,
+            max_epochs=2,
+            default_root_dir=str(root),
+            **float16(1024.0),
+        )
+        loader = ResumableDataLoader(RandomDataset(32, 5), 1)
+        path = None if ckpt_path is None else str(ckpt_path)
+        trainer.fit(Overflowing((0, 1, 3), fused=fused), loader, ckpt_path=path)
+        return [rate for (rate,) in rates.of_steps]
+
+    whole = run(tmp_path, None)
+    saved = tmp_path / "resume" / f"step={moment:09d}.ckpt"
+    assert run(tmp_path / "resumed", saved) == whole[moment:]
+    assert whole == rates_by_hand(SKIPPED * 2)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_second_fit_goes_on_with_the_curve_after_skipped_steps(fused: bool) -> None:
+    rates = Rates()
+    callback = WarmupCosineLR(warmup=4, total_steps=10)
+    trainer = make_trainer(callback, rates, max_epochs=1, **float16(1024.0))
+    module = Overflowing((0, 1, 3), fused=fused)
+    trainer.fit(module, train_loader(5))
+    trainer.fit_loop.max_epochs = 3
+    trainer.fit(module, train_loader(5))
+    assert [rate for (rate,) in rates.of_steps] == rates_by_hand(SKIPPED * 3)
