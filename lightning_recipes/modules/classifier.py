@@ -21,6 +21,7 @@ class Classifier(CrossEntropyModule):
         num_classes: C.
         label_smoothing: Share of the target spread over all classes, in [0, 1).
         optimizer: As in :class:`~lightning_recipes.RecipeModule`.
+        weight_by: As in :class:`~lightning_recipes.RecipeModule`.
         lr_scaling: As in :class:`~lightning_recipes.RecipeModule`.
     """
 

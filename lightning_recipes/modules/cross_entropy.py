@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
-from lightning_recipes.modules.base import RecipeModule
+from lightning_recipes.modules.base import RecipeModule, WeightBy
 from lightning_recipes.modules.optimizers import LRScaling
 from lightning_recipes.modules.step import Step, cross_entropy_step
 
@@ -27,6 +27,7 @@ class CrossEntropyModule(RecipeModule, ABC):
         label_smoothing: Share of the target spread over all classes, in [0, 1); in the loss of
             every stage.
         optimizer: As in :class:`~lightning_recipes.RecipeModule`.
+        weight_by: As in :class:`~lightning_recipes.RecipeModule`.
         lr_scaling: As in :class:`~lightning_recipes.RecipeModule`.
 
     Raises:
@@ -40,6 +41,7 @@ class CrossEntropyModule(RecipeModule, ABC):
         num_classes: int,
         label_smoothing: float = 0.0,
         optimizer: OptimizerCallable = torch.optim.AdamW,
+        weight_by: WeightBy = "batch",
         lr_scaling: LRScaling = "none",
     ) -> None:
         if not 0.0 <= label_smoothing < 1.0:
@@ -49,10 +51,11 @@ class CrossEntropyModule(RecipeModule, ABC):
         super().__init__(
             optimizer=optimizer,
             metrics=MetricCollection({"accuracy": accuracy}),
+            weight_by=weight_by,
             lr_scaling=lr_scaling,
         )
         # Named one by one: a network or an optimizer has no place in a checkpoint's numbers.
-        self.save_hyperparameters("num_classes", "label_smoothing", "lr_scaling")
+        self.save_hyperparameters("num_classes", "label_smoothing", "weight_by", "lr_scaling")
         self.network = network
         self.label_smoothing = label_smoothing
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torchmetrics import MetricCollection
 from torchmetrics.regression import MeanAbsoluteError
 
-from lightning_recipes.modules.base import RecipeModule
+from lightning_recipes.modules.base import RecipeModule, WeightBy
 from lightning_recipes.modules.optimizers import LRScaling
 from lightning_recipes.modules.step import Step
 
@@ -26,6 +26,7 @@ class Regressor(RecipeModule):
     Args:
         network: Maps inputs (B, ...) to predictions of exactly the target's shape.
         optimizer: As in :class:`~lightning_recipes.RecipeModule`.
+        weight_by: As in :class:`~lightning_recipes.RecipeModule`.
         lr_scaling: As in :class:`~lightning_recipes.RecipeModule`.
 
     Raises:
@@ -38,14 +39,16 @@ class Regressor(RecipeModule):
         network: nn.Module,
         *,
         optimizer: OptimizerCallable = torch.optim.AdamW,
+        weight_by: WeightBy = "batch",
         lr_scaling: LRScaling = "none",
     ) -> None:
         super().__init__(
             optimizer=optimizer,
             metrics=MetricCollection({"mae": MeanAbsoluteError()}),
+            weight_by=weight_by,
             lr_scaling=lr_scaling,
         )
-        self.save_hyperparameters("lr_scaling")
+        self.save_hyperparameters("weight_by", "lr_scaling")
         self.network = network
 
     def forward(self, inputs: Tensor) -> Tensor:
