@@ -11,6 +11,7 @@ from lightning_recipes.data.loader import ResumableDataLoader
 from lightning_recipes.data.padded import LeftPadded, Padded
 from lightning_recipes.data.resumable import resumable
 from lightning_recipes.data.seeding import sample_seed, seed_worker
+from lightning_recipes.data.sequence_dataset import SequenceDataset
 from lightning_recipes.data.split import split_indices
 from lightning_recipes.datasets.digits import DigitsDataModule
 from lightning_recipes.datasets.names import NamesDataModule
@@ -58,6 +59,7 @@ __all__ = [
     "ResumableDataLoader",
     "ResumeCheckpoint",
     "SequenceClassifier",
+    "SequenceDataset",
     "Step",
     "WarmupCosine",
     "WarmupCosineLR",
