@@ -54,7 +54,7 @@ def test_a_copy_is_the_same_and_of_the_same_kind(sample: Any) -> None:
 
 def test_a_copy_shares_nothing_that_can_be_changed() -> None:
     tensor, array = torch.zeros(3), np.zeros(3)
-    sample = {"a": [tensor, Pair(array, 1)], "b": Record("x", (tensor[1:],))}
+    sample: dict[str, Any] = {"a": [tensor, Pair(array, 1)], "b": Record("x", (tensor[1:],))}
     copy = copy_sample(sample)
     copy["a"][0] += 1
     copy["a"][1].left[:] = 1
