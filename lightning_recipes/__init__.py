@@ -6,12 +6,15 @@ from lightning_recipes.callbacks.nan_detector import NaNDetector
 from lightning_recipes.callbacks.resume_checkpoint import ResumeCheckpoint
 from lightning_recipes.callbacks.warmup_cosine import WarmupCosineLR
 from lightning_recipes.data.base import RecipeDataModule
+from lightning_recipes.data.cached_dataset import CachedDataset
 from lightning_recipes.data.collate import PadCollate
 from lightning_recipes.data.length_buckets import LengthBuckets
+from lightning_recipes.data.lengths import lengths_of
 from lightning_recipes.data.loader import ResumableDataLoader
 from lightning_recipes.data.padded import LeftPadded, Padded
 from lightning_recipes.data.resumable import resumable
 from lightning_recipes.data.seeding import sample_seed, seed_worker
+from lightning_recipes.data.sequence_dataset import SequenceDataset
 from lightning_recipes.data.split import split_indices
 from lightning_recipes.datasets.digits import DigitsDataModule
 from lightning_recipes.datasets.names import NamesDataModule
@@ -41,6 +44,7 @@ from lightning_recipes.schedules import WarmupCosine, simulate, warmup_cosine
 __version__ = "0.1.0"
 
 __all__ = [
+    "CachedDataset",
     "Classifier",
     "DigitsDataModule",
     "Finding",
@@ -60,6 +64,7 @@ __all__ = [
     "ResumableDataLoader",
     "ResumeCheckpoint",
     "SequenceClassifier",
+    "SequenceDataset",
     "Step",
     "WarmupCosine",
     "WarmupCosineLR",
@@ -67,6 +72,7 @@ __all__ = [
     "clip_with_norm",
     "cross_entropy_step",
     "derive_seed",
+    "lengths_of",
     "lr_scale",
     "module_norms",
     "nonfinite_names",

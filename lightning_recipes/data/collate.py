@@ -1,15 +1,14 @@
 """Pad ragged samples to the longest of the batch, and keep the lengths."""
 
-import copy
-import dataclasses
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_recipes.data.fields import build, field_names, field_paths, get_field
 from lightning_recipes.data.padded import LeftPadded, Padded
 
 __all__ = ["PadCollate"]
@@ -84,7 +83,7 @@ class PadCollate:
         if not samples:
             raise ValueError("PadCollate needs at least one sample, got an empty batch.")
         if self._named:
-            fields = set(_leaf_paths(samples[0], ""))
+            fields = {path for path, _ in field_paths(samples[0])}
             if unknown := sorted(self._named - fields):
                 raise ValueError(
                     f"pad_value and fixed name fields of the samples, {sorted(fields)}, got "
@@ -94,20 +93,20 @@ class PadCollate:
 
     def _collate(self, samples: Sequence[Any], path: str) -> Any:
         first = samples[0]
-        if (names := _field_names(first)) is not None:
+        if (names := field_names(first)) is not None:
             for i, sample in enumerate(samples):
-                if type(sample) is not type(first) or set(_field_names(sample) or ()) != set(names):
+                if type(sample) is not type(first) or set(field_names(sample) or ()) != set(names):
                     raise ValueError(
                         f"All samples must have the fields of the first, {names} in {_at(path)}; "
                         f"sample {i} of the batch is {_describe(sample)}."
                     )
             columns = [
                 self._collate(
-                    [_get(sample, name) for sample in samples], f"{path}.{name}".strip(".")
+                    [get_field(sample, name) for sample in samples], f"{path}.{name}".strip(".")
                 )
                 for name in names
             ]
-            return _build(first, names, columns)
+            return build(first, names, columns)
         if first is None or isinstance(first, str | bytes):
             _check_alike(samples, path, type)
             return list(samples)
@@ -164,42 +163,6 @@ class PadCollate:
                 "another, or another dtype in the data set."
             )
         return number
-
-
-def _field_names(sample: Any) -> tuple[Any, ...] | None:
-    """Return the names of a container's fields, or None for a field."""
-    if isinstance(sample, Mapping):
-        return tuple(sample)
-    if dataclasses.is_dataclass(sample):
-        return tuple(field.name for field in dataclasses.fields(sample))
-    if isinstance(sample, tuple):
-        return getattr(sample, "_fields", tuple(range(len(sample))))
-    return None
-
-
-def _leaf_paths(sample: Any, path: str) -> Iterator[str]:
-    names = _field_names(sample)
-    if names is None:
-        yield path
-    for name in names or ():
-        yield from _leaf_paths(_get(sample, name), f"{path}.{name}".strip("."))
-
-
-def _get(sample: Any, name: Any) -> Any:
-    if isinstance(sample, Mapping) or isinstance(name, int):
-        return sample[name]
-    return getattr(sample, name)
-
-
-def _build(like: Any, names: tuple[Any, ...], columns: list[Any]) -> Any:
-    if isinstance(like, Mapping):
-        return dict(zip(names, columns, strict=True))
-    if dataclasses.is_dataclass(like):
-        built = copy.copy(like)
-        for name, column in zip(names, columns, strict=True):
-            object.__setattr__(built, name, column)  # also of a frozen one, or with init=False
-        return built
-    return like._make(columns) if hasattr(like, "_make") else tuple(columns)
 
 
 def _to_tensor(field: Any, path: str) -> Tensor:

@@ -3,11 +3,11 @@
 from typing import Literal, final
 
 import torch
-from torch import Tensor
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Subset
 
 from lightning_recipes.data.base import RecipeDataModule
 from lightning_recipes.data.collate import PadCollate
+from lightning_recipes.data.sequence_dataset import SequenceDataset
 from lightning_recipes.data.split import split_indices
 from lightning_recipes.datasets.extra import missing_extra
 
@@ -63,23 +63,15 @@ class NamesDataModule(RecipeDataModule):
 
     def setup(self, stage: str) -> None:
         """Load and split the names."""
-        names = _Names(*load_names())
+        names, languages = load_names()
+        dataset = SequenceDataset.from_sequences(
+            (torch.tensor(list(name.encode())) + 1 for name in names),
+            labels=torch.tensor(languages),
+        )
         train, val, test = split_indices(len(names), _SHARES)
-        self.train_set = Subset(names, train.tolist())
-        self.val_set = Subset(names, val.tolist())
-        self.test_set = self.predict_set = Subset(names, test.tolist())
-
-
-class _Names(Dataset[tuple[Tensor, int]]):
-    def __init__(self, names: list[str], languages: list[int]) -> None:
-        self.tokens = [torch.tensor(list(name.encode())) + 1 for name in names]
-        self.languages = languages
-
-    def __len__(self) -> int:
-        return len(self.languages)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return self.tokens[index], self.languages[index]
+        self.train_set = Subset(dataset, train.tolist())
+        self.val_set = Subset(dataset, val.tolist())
+        self.test_set = self.predict_set = Subset(dataset, test.tolist())
 
 
 def load_names() -> tuple[list[str], list[int]]:

@@ -63,7 +63,8 @@ class NgramNet(nn.Module):
         sizes = range(1, min(self.max_ngram, symbols.shape[1]) + 1)
         rows, valid = zip(*(self._ngrams(symbols, n) for n in sizes), strict=True)
         present = torch.cat(valid, dim=1).to(self.table.dtype)
-        weights = self.ngram_dropout(present) / present.sum(dim=1, keepdim=True).sqrt()
+        count = present.sum(dim=1, keepdim=True).clamp(min=1)
+        weights = self.ngram_dropout(present) / count.sqrt()
         features = F.embedding_bag(
             torch.cat(rows, dim=1), self.table, mode="sum", per_sample_weights=weights
         )
