@@ -194,11 +194,9 @@ def test_a_pad_value_inside_the_dtype_is_taken(pad_value: float) -> None:
     ("samples", "complaint"),
     [
         ([], "empty batch"),
-        ([{"a": [1]}, {"a": []}], "sample 1 .* none in field 'a'"),
-        ([{"a": {"b": np.ones(1)}}, {"a": {"b": np.ones(0)}}], r"none in field 'a\.b'"),
         ([{"a": [1]}, {"a": [1, 2, 3, 4]}], "max_length=3 .* 4 in field 'a'"),
-        ([{"a": [1], "b": 1}, {"a": [1]}], r"\('a', 'b'\) in the sample.* sample 1 .*\('a',\)"),
-        ([{"a": [1]}, {"a": [1], "b": 1}], r"\('a',\) in the sample.* sample 1 .*\('a', 'b'\)"),
+        ([{"a": [1], "b": 1}, {"a": [1]}], r"\('a', 'b'\) in the sample; sample 1 .*\('a',\)"),
+        ([{"a": [1]}, {"a": [1], "b": 1}], r"\('a',\) in the sample; sample 1 .*\('a', 'b'\)"),
         ([{"a": {"b": 1}}, {"a": {"c": 1}}], r"\('b',\) in field 'a'; sample 1 .*\('c',\)"),
         ([(1, 2), (1,)], "sample 1 .* tuple of 1 fields"),
         ([{"a": (1,)}, {"a": 1}], "field 'a'; sample 1 .* int"),
