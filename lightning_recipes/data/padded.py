@@ -93,6 +93,11 @@ class Padded(NamedTuple):
                 f"{tuple(self.lengths.shape)}."
             )
         sizes = self.values.shape[1 : 1 + num_axes]
+        if len(sizes) < num_axes:
+            raise ValueError(
+                f"Lengths of shape {tuple(self.lengths.shape)} need {num_axes} axes after the "
+                f"first; the values have the axes {tuple(self.values.shape)}."
+            )
         checked: list[list[int]] = self.lengths.view(num_rows, num_axes).tolist()
         for i, lengths in enumerate(checked):
             if any(not 0 <= n <= size for n, size in zip(lengths, sizes, strict=True)):

@@ -19,8 +19,8 @@ class NgramNet(nn.Module):
     Every n-gram, with the begin and the end of the sequence as symbols of their own, is hashed to a
     row of one embedding table; the rows are summed, normalised and classified. Training drops
     single n-grams as well as features. Maps values (B, T), positive integers where real, and a
-    boolean mask (B, T), True where real, to logits (B, num_classes). More padding changes nothing. A
-    sequence of length 0 has the features 0.
+    boolean mask (B, T), True where real, to logits (B, num_classes). More padding changes
+    nothing; a sequence of length 0 has the features 0.
 
     Source:
         A. Joulin et al., "Bag of Tricks for Efficient Text Classification", 2016,
