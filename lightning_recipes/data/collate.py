@@ -1,15 +1,23 @@
 """Pad ragged samples to the longest of the batch, and keep the lengths."""
 
-import math
 from collections.abc import Collection, Mapping, Sequence
+from numbers import Real
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from lightning_recipes.data.fields import build, field_names, field_paths, get_field
-from lightning_recipes.data.padded import LeftPadded, Padded
+from lightning_recipes.data.columns import check_alike, tensor_of_numbers, to_tensors
+from lightning_recipes.data.containers import (
+    at,
+    describe,
+    field_names,
+    fields,
+    get,
+    has_fields_of,
+    join,
+    rebuild,
+)
+from lightning_recipes.data.padding import Padding
 
 __all__ = ["PadCollate"]
 
@@ -23,27 +31,41 @@ class PadCollate:
     ================================================ ===============================================
     field                                            in the batch
     ================================================ ===============================================
-    tensor, numpy array or list with a first axis    :class:`Padded` along that axis
+    tensor, numpy array or list with a first axis    :class:`Padded` along that axis, (B, T, ...)
+    one with ``ragged_dims`` n                       the same along n axes, (B, T_1, ..., T_n, ...)
     one named in ``fixed``                           stacked as it is; shapes must agree
     number, 0-d tensor or array                      tensor of shape (B,)
     string, bytes, None                              list
     ================================================ ===============================================
 
     Fields are called by their path: ``"tokens"`` in a dict, ``"0"`` in a tuple, ``"meta.tokens"``
-    inside both; a sample that is one field is called ``""``. dtypes are kept.
+    inside both; a sample that is one field is called ``""``. dtypes are kept. A mapping comes back
+    as a dict, a dataclass without running its ``__init__``.
+
+    A sequence may have length 0. If all of a batch have, they are padded to one step, or to one
+    multiple, since few layers take an axis without any. An empty list takes its dtype and further
+    axes from the other samples; if all are empty, the dtype is that of the pad value: int64 for 0,
+    the default float for 0.0.
 
     Args:
         pad_value: What to pad with, or one per field: ``{"labels": -100}``, others 0.
-        pad_to_multiple_of: Round the padded length up, for kernels that like multiples of 8.
-        max_length: Longest sequence allowed, in steps before rounding up; a longer one is an error.
+        pad_to_multiple_of: Round padded lengths up, for kernels that like multiples of 8.
+        max_length: Longest sequence allowed, in steps before rounding up, along every ragged axis;
+            or one per field, others unlimited.
+        on_too_long: What becomes of a longer sequence: ``"error"`` refuses it, ``"truncate"`` cuts
+            it on the side where a shorter one is padded. So ``side="right"`` keeps the first
+            ``max_length`` steps, ``side="left"`` the last; ``lengths`` counts what was kept.
         side: ``"right"`` pads after the sequence, ``"left"`` before it (:class:`LeftPadded`).
+        ragged_dims: Fields of which several leading axes are ragged, and how many: with
+            ``{"image": 2}`` samples are (H_i, W_i, ...), ``.lengths`` is (B, 2) and ``.mask``
+            (B, H, W).
         fixed: Fields with a first axis that is no sequence, e.g. an image's channels.
 
     Raises:
         ValueError: An argument is out of range; or, while collating: an empty batch, samples with
-            different fields, ranks or dtypes, a sequence of length 0 or over ``max_length``, a pad
-            value that the dtype cannot hold, a field named here that no sample has. The message
-            names the field.
+            different fields, ranks or dtypes, a sequence over ``max_length``, a pad value that the
+            dtype cannot hold, a field named here that no sample has. The message names the field,
+            the sample's place in the batch and the values.
 
     Example:
         >>> collate = PadCollate(pad_value={"labels": -100})
@@ -60,34 +82,41 @@ class PadCollate:
         *,
         pad_value: float | Mapping[str, float] = 0,
         pad_to_multiple_of: int | None = None,
-        max_length: int | None = None,
+        max_length: int | Mapping[str, int] | None = None,
+        on_too_long: Literal["error", "truncate"] = "error",
         side: Literal["right", "left"] = "right",
+        ragged_dims: Mapping[str, int] | None = None,
         fixed: Collection[str] = (),
     ) -> None:
-        for name, value in (("pad_to_multiple_of", pad_to_multiple_of), ("max_length", max_length)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is a number of steps >= 1, or None, got {value}.")
-        if side not in ("right", "left"):
-            raise ValueError(f"side must be 'right' or 'left', got {side!r}.")
-        if isinstance(fixed, str):
-            raise ValueError(f"fixed is a collection of field names, got the string {fixed!r}.")
         self.pad_value = pad_value
         self.pad_to_multiple_of = pad_to_multiple_of
         self.max_length = max_length
+        self.on_too_long = on_too_long
         self.side = side
+        self.ragged_dims = dict(ragged_dims or {})
+        if isinstance(fixed, str):
+            raise ValueError(f"fixed is a collection of field names, got the string {fixed!r}.")
         self.fixed = frozenset(fixed)
-        self._named = self.fixed | (set(pad_value) if isinstance(pad_value, Mapping) else set())
+        self._check_arguments()
+        padded = [arg for arg in (pad_value, max_length, ragged_dims) if isinstance(arg, Mapping)]
+        named = frozenset[str]().union(*padded)
+        if both := sorted(named & self.fixed):
+            raise ValueError(
+                f"A fixed field is not padded, so it has no pad_value, max_length or ragged_dims, "
+                f"got {both} in both."
+            )
+        self._named = named | self.fixed
 
     def __call__(self, samples: Sequence[Any]) -> Any:
         """Return the batch of ``samples``."""
         if not samples:
             raise ValueError("PadCollate needs at least one sample, got an empty batch.")
         if self._named:
-            fields = {path for path, _ in field_paths(samples[0])}
-            if unknown := sorted(self._named - fields):
+            paths = {path for path, _ in fields(samples[0])}
+            if unknown := sorted(self._named - paths):
                 raise ValueError(
-                    f"pad_value and fixed name fields of the samples, {sorted(fields)}, got "
-                    f"{unknown}."
+                    f"pad_value, max_length, ragged_dims and fixed name fields of the samples, "
+                    f"{sorted(paths)}, got {unknown}."
                 )
         return self._collate(samples, "")
 
@@ -95,106 +124,64 @@ class PadCollate:
         first = samples[0]
         if (names := field_names(first)) is not None:
             for i, sample in enumerate(samples):
-                if type(sample) is not type(first) or set(field_names(sample) or ()) != set(names):
+                if not has_fields_of(sample, first):
                     raise ValueError(
-                        f"All samples must have the fields of the first, {names} in {_at(path)}; "
-                        f"sample {i} of the batch is {_describe(sample)}."
+                        f"All samples must have the fields of the first, which is "
+                        f"{describe(first)} in {at(path)}; sample {i} of the batch is "
+                        f"{describe(sample)}."
                     )
             columns = [
-                self._collate(
-                    [get_field(sample, name) for sample in samples], f"{path}.{name}".strip(".")
-                )
+                self._collate([get(sample, name) for sample in samples], join(path, name))
                 for name in names
             ]
-            return build(first, names, columns)
+            return rebuild(first, names, columns)
         if first is None or isinstance(first, str | bytes):
-            _check_alike(samples, path, type)
+            check_alike(samples, path, "type", type, "Strings and None come back as a list.")
             return list(samples)
-        tensors = [_to_tensor(sample, path) for sample in samples]
-        is_fixed = path in self.fixed
-        for i, tensor in enumerate(tensors):
-            if tensor.ndim and not is_fixed and not len(tensor):
-                raise ValueError(
-                    f"A sequence has at least one step; sample {i} of the batch has none in "
-                    f"{_at(path)}. Leave it out of the data set, or give it a begin marker."
-                )
-        _check_alike(tensors, path, lambda t: (t.dtype, t.ndim))
-        if tensors[0].ndim == 0 or is_fixed:
-            _check_alike(tensors, path, lambda t: tuple(t.shape))
+        return self._collate_numbers(samples, path)
+
+    def _collate_numbers(self, column: Sequence[Any], path: str) -> Any:
+        is_ragged = path in self.ragged_dims
+        if not is_ragged and (numbers := tensor_of_numbers(column)) is not None:
+            return numbers
+        padding = self._padding(path)
+        tensors = to_tensors(column, path, pad_value=padding.value, num_ragged=padding.num_ragged)
+        if path in self.fixed or not (is_ragged or tensors[0].ndim):
+            way_out = "Fixed fields are not padded."
+            check_alike(tensors, path, "shape", lambda tensor: tuple(tensor.shape), way_out)
             return torch.stack(tensors)
-        _check_alike(tensors, path, lambda t: tuple(t.shape[1:]))
-        return self._pad(tensors, path)
+        return padding.pad(tensors)
 
-    def _pad(self, tensors: list[Tensor], path: str) -> Padded:
-        lengths = [len(tensor) for tensor in tensors]
-        longest = max(lengths)
-        if self.max_length is not None and longest > self.max_length:
-            raise ValueError(
-                f"A sequence has at most max_length={self.max_length} steps; sample "
-                f"{lengths.index(longest)} of the batch has {longest} in {_at(path)}. Truncate it "
-                "in the data set."
-            )
-        multiple = self.pad_to_multiple_of or 1
-        num_steps = -(-longest // multiple) * multiple
-        first = tensors[0]
-        values = first.new_full(
-            (len(tensors), num_steps, *first.shape[1:]), self._pad_value(path, first.dtype)
+    def _padding(self, path: str) -> Padding:
+        value, limit = self.pad_value, self.max_length
+        return Padding(
+            path=path,
+            value=value.get(path, 0) if isinstance(value, Mapping) else value,
+            multiple=self.pad_to_multiple_of or 1,
+            max_length=limit.get(path) if isinstance(limit, Mapping) else limit,
+            is_cut=self.on_too_long == "truncate",
+            side=self.side,
+            num_ragged=self.ragged_dims.get(path, 1),
         )
-        for row, tensor, length in zip(values, tensors, lengths, strict=True):
-            if self.side == "right":
-                row[:length] = tensor
-            else:
-                row[num_steps - length :] = tensor
-        return (Padded if self.side == "right" else LeftPadded)(values, torch.tensor(lengths))
 
-    def _pad_value(self, path: str, dtype: torch.dtype) -> float:
+    def _check_arguments(self) -> None:
+        for name, given, unit in (
+            ("pad_to_multiple_of", self.pad_to_multiple_of, "steps"),
+            ("max_length", self.max_length, "steps"),
+            ("ragged_dims", self.ragged_dims, "axes per field"),
+        ):
+            for number in given.values() if isinstance(given, Mapping) else [given]:
+                if number is not None and (type(number) is not int or number < 1):
+                    raise ValueError(f"{name} is a number of {unit} >= 1, got {number!r}.")
         value = self.pad_value
-        number = value.get(path, 0) if isinstance(value, Mapping) else value
-        if dtype == torch.bool:
-            fits = number in (0, 1)
-        elif dtype.is_floating_point or dtype.is_complex:
-            fits = not math.isfinite(number) or abs(number) <= torch.finfo(dtype).max
-        else:
-            limits = torch.iinfo(dtype)
-            fits = limits.min <= number <= limits.max and number == int(number)
-        if not fits:
+        for pad_value in value.values() if isinstance(value, Mapping) else [value]:
+            if not isinstance(pad_value, Real):
+                raise ValueError(f"pad_value is a number, or one per field, got {pad_value!r}.")
+        if self.side not in ("right", "left"):
+            raise ValueError(f"side must be 'right' or 'left', got {self.side!r}.")
+        if self.on_too_long not in ("error", "truncate"):
             raise ValueError(
-                f"The pad value {number} does not fit the dtype {dtype} of {_at(path)}. Choose "
-                "another, or another dtype in the data set."
+                f"on_too_long must be 'error' or 'truncate', got {self.on_too_long!r}."
             )
-        return number
-
-
-def _to_tensor(field: Any, path: str) -> Tensor:
-    try:
-        if isinstance(field, np.ndarray | np.generic):
-            # torch warns about read-only memory and refuses negative strides
-            field = np.require(field, requirements=["C", "W"])
-        return torch.as_tensor(field)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(
-            f"A field is a tensor, numpy array, number, list of numbers, string or None; "
-            f"{_at(path)} is {_describe(field)} ({error})."
-        ) from None
-
-
-def _check_alike(fields: Sequence[Any], path: str, key: Any) -> None:
-    kinds = [key(field) for field in fields]
-    for i, kind in enumerate(kinds):
-        if kind != kinds[0]:
-            raise ValueError(
-                f"All samples must agree in {_at(path)}; the first of the batch has {kinds[0]}, "
-                f"sample {i} has {kind}."
-            )
-
-
-def _at(path: str) -> str:
-    return f"field {path!r}" if path else "the sample"
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return f"a {type(value).__name__} with the keys {tuple(value)}"
-    if isinstance(value, tuple):
-        return f"a {type(value).__name__} of {len(value)} fields"
-    return f"a {type(value).__name__}"
+        if self.on_too_long == "truncate" and self.max_length is None:
+            raise ValueError("on_too_long='truncate' needs a max_length to cut at, got None.")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from lightning_recipes.data.cached_dataset import CachedDataset
-from lightning_recipes.data.fields import field_paths
+from lightning_recipes.data.containers import fields
 from lightning_recipes.data.seeding import SeededDataset
 from lightning_recipes.rng import preserve_rng
 
@@ -97,18 +97,18 @@ def _measure(dataset: Any, field: str | None) -> Lengths:
     seeded = SeededDataset(dataset)
     with preserve_rng(device=False):
         for i in _progress(len(dataset)):
-            fields = dict(field_paths(seeded[i]))
+            found = dict(fields(seeded[i]))
             if field is None:
                 # The same in all samples: the second of one must not be mixed with the first.
-                field = next((path for path in fields if _has_first_axis(fields[path])), None)
-            if field is None or field not in fields or not _has_first_axis(fields[field]):
+                field = next((path for path in found if _has_first_axis(found[path])), None)
+            if field is None or field not in found or not _has_first_axis(found[field]):
                 wanted = "one" if field is None else repr(field)
                 raise ValueError(
                     "The length of a sample is that of a field with a first axis (a tensor, array "
-                    f"or list); sample {i} has the fields {sorted(fields)}, but {wanted} is not "
+                    f"or list); sample {i} has the fields {sorted(found)}, but {wanted} is not "
                     "there or has no axis. Name another with field=."
                 )
-            lengths[i] = len(fields[field])
+            lengths[i] = len(found[field])
     return lengths
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_recipes.data.fields import build, field_names, get_field
+from lightning_recipes.data.containers import field_names, get, rebuild
 
 __all__ = ["copy_sample", "first_difference", "sample_bytes"]
 
@@ -35,7 +35,7 @@ def sample_bytes(sample: Any) -> int:
     if isinstance(sample, np.ndarray):
         return _ARRAY_BYTES + sample.nbytes
     names = _names(sample) or ()
-    return sys.getsizeof(sample) + sum(sample_bytes(get_field(sample, name)) for name in names)
+    return sys.getsizeof(sample) + sum(sample_bytes(get(sample, name)) for name in names)
 
 
 def first_difference(one: Any, two: Any) -> str | None:
@@ -51,8 +51,8 @@ def first_difference(one: Any, two: Any) -> str | None:
 def _copy(sample: Any, path: str) -> Any:
     names = _names(sample)
     if names is not None:
-        copies = [_copy(get_field(sample, name), _join(path, name)) for name in names]
-        return copies if isinstance(sample, list) else build(sample, names, copies)
+        copies = [_copy(get(sample, name), _join(path, name)) for name in names]
+        return copies if isinstance(sample, list) else rebuild(sample, names, copies)
     if isinstance(sample, Tensor) and sample.layout == torch.strided:
         return sample.detach().clone()
     if isinstance(sample, np.ndarray) and not sample.dtype.hasobject:
@@ -71,7 +71,7 @@ def _leaves(sample: Any, path: str) -> Iterator[tuple[str, Any]]:
     if names is None:
         yield path, sample
     for name in names or ():
-        yield from _leaves(get_field(sample, name), _join(path, name))
+        yield from _leaves(get(sample, name), _join(path, name))
 
 
 def _names(sample: Any) -> tuple[Any, ...] | None:

@@ -15,7 +15,8 @@ class SequenceClassifier(CrossEntropyModule):
     """Cross-entropy training of a network that maps values and a mask to logits (B, C).
 
     The network is called with the values (B, T, ...) and the boolean mask (B, T), True where real,
-    of :class:`~lightning_recipes.Padded` sequences, and gives the padding no say in the logits.
+    of :class:`~lightning_recipes.Padded` sequences, and gives the padding no say in the logits. A
+    sequence of length 0 is a row of the mask without a True: do not divide by its count.
     Batches are ``(sequences, target)`` with class indices (B,); a sequence counts as one item,
     whatever its length. Logs ``loss`` and ``accuracy`` per stage, see
     :class:`~lightning_recipes.RecipeModule`.

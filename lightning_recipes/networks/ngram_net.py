@@ -19,7 +19,8 @@ class NgramNet(nn.Module):
     Every n-gram, with the begin and the end of the sequence as symbols of their own, is hashed to a
     row of one embedding table; the rows are summed, normalised and classified. Training drops
     single n-grams as well as features. Maps values (B, T), positive integers where real, and a
-    boolean mask (B, T), True where real, to logits (B, num_classes). More padding changes nothing.
+    boolean mask (B, T), True where real, to logits (B, num_classes). More padding changes
+    nothing; a sequence of length 0 has the features 0.
 
     Source:
         A. Joulin et al., "Bag of Tricks for Efficient Text Classification", 2016,
@@ -63,8 +64,8 @@ class NgramNet(nn.Module):
         sizes = range(1, min(self.max_ngram, symbols.shape[1]) + 1)
         rows, valid = zip(*(self._ngrams(symbols, n) for n in sizes), strict=True)
         present = torch.cat(valid, dim=1).to(self.table.dtype)
-        count = present.sum(dim=1, keepdim=True).clamp(min=1)
-        weights = self.ngram_dropout(present) / count.sqrt()
+        num_present = present.sum(dim=1, keepdim=True).clamp(min=1)  # an empty sequence has none
+        weights = self.ngram_dropout(present) / num_present.sqrt()
         features = F.embedding_bag(
             torch.cat(rows, dim=1), self.table, mode="sum", per_sample_weights=weights
         )

@@ -19,7 +19,7 @@ def _batch(words: list[list[int]], *, left: int = 0, right: int = 0) -> tuple[Te
     values, mask = [], []
     for word in words:
         padding = (left, longest - len(word) + right)
-        values.append(F.pad(torch.tensor(word), padding, value=77))
+        values.append(F.pad(torch.tensor(word, dtype=torch.int64), padding, value=77))
         mask.append(F.pad(torch.ones(len(word), dtype=torch.bool), padding))
     return torch.stack(values), torch.stack(mask)
 
@@ -69,4 +69,21 @@ def test_training_drops_ngrams_and_has_a_finite_gradient(net: NgramNet) -> None:
     batch = _batch(WORDS)
     assert not torch.equal(net(*batch), net(*batch))
     net(*batch).logsumexp(dim=1).sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
+
+
+@pytest.mark.parametrize("words", [[[], [5, 6, 7]], [[], []]])
+def test_an_empty_sequence_is_that_of_a_bag_without_ngrams(
+    net: NgramNet, words: list[list[int]]
+) -> None:
+    without_ngrams = net.head(torch.zeros(net.table.shape[1]))
+    for padding in (0, 2):
+        logits = net(*_batch(words, right=padding))
+        torch.testing.assert_close(logits[0], without_ngrams)
+        torch.testing.assert_close(logits[1:], net(*_batch(words[1:])))
+
+
+def test_an_empty_sequence_has_a_finite_gradient(net: NgramNet) -> None:
+    net.train()
+    net(*_batch([[], [5, 6]])).logsumexp(dim=1).sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
