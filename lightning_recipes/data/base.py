@@ -5,13 +5,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Literal
 
+import numpy as np
 from lightning.pytorch import LightningDataModule
+from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
+from lightning_recipes.data.length_buckets import LengthBuckets
+from lightning_recipes.data.lengths import lengths_of
 from lightning_recipes.data.loader import ResumableDataLoader
 from lightning_recipes.rng import derive_seed
 
-__all__ = ["RecipeDataModule"]
+__all__ = ["BucketsCallable", "RecipeDataModule"]
+
+BucketsCallable = Callable[[NDArray[np.int64]], LengthBuckets]
+"""For YAML, too: a ``class_path`` of LengthBuckets with the rest of its arguments."""
 
 # Beyond this, workers cost memory and start-up time and rarely feed a GPU any better.
 _MAX_WORKERS = 8
@@ -34,6 +41,10 @@ class RecipeDataModule(LightningDataModule, ABC):
             where training runs on the CPU, which leaves no core idle.
         seed: Of the order and of augmentations. It does not select the split.
         collate_fn: Makes a batch of a list of samples, e.g. :class:`~lightning_recipes.PadCollate`.
+        buckets: Makes the plan of the training batches from the lengths of the samples, e.g.
+            ``functools.partial(LengthBuckets, max_tokens=4096)``; None draws batches from all
+            samples. The lengths are those of :func:`~lightning_recipes.lengths_of`: what the data
+            set offers as ``.lengths``, or else measured once.
 
     Raises:
         ValueError: An argument is out of range.
@@ -53,6 +64,7 @@ class RecipeDataModule(LightningDataModule, ABC):
         num_workers: int | Literal["auto"] = "auto",
         seed: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
+        buckets: BucketsCallable | None = None,
     ) -> None:
         super().__init__()
         for name, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
@@ -66,6 +78,7 @@ class RecipeDataModule(LightningDataModule, ABC):
         self.num_workers = num_workers
         self.seed = seed
         self.collate_fn = collate_fn
+        self.buckets = buckets
 
     @abstractmethod
     def setup(self, stage: str) -> None:
@@ -77,7 +90,12 @@ class RecipeDataModule(LightningDataModule, ABC):
 
     def train_dataloader(self) -> ResumableDataLoader:
         """Return the shuffled training loader."""
-        return self._loader("train_set", self.batch_size, shuffle=True, drop_last=True)
+        buckets = None
+        if self.buckets is not None and self.train_set is not None:
+            buckets = self.buckets(lengths_of(self.train_set))
+        return self._loader(
+            "train_set", self.batch_size, shuffle=True, drop_last=True, buckets=buckets
+        )
 
     def val_dataloader(self) -> ResumableDataLoader:
         """Return the validation loader, in order and complete."""

@@ -5,7 +5,7 @@ from typing import Literal, final
 import torch
 from torch.utils.data import Subset
 
-from lightning_recipes.data.base import RecipeDataModule
+from lightning_recipes.data.base import BucketsCallable, RecipeDataModule
 from lightning_recipes.data.collate import PadCollate
 from lightning_recipes.data.sequence_dataset import SequenceDataset
 from lightning_recipes.data.split import split_indices
@@ -40,6 +40,7 @@ class NamesDataModule(RecipeDataModule):
         eval_batch_size: As in :class:`~lightning_recipes.RecipeDataModule`.
         num_workers: As in :class:`~lightning_recipes.RecipeDataModule`.
         seed: As in :class:`~lightning_recipes.RecipeDataModule`.
+        buckets: As in :class:`~lightning_recipes.RecipeDataModule`.
 
     Raises:
         ModuleNotFoundError: Babel is not installed.
@@ -52,6 +53,7 @@ class NamesDataModule(RecipeDataModule):
         eval_batch_size: int | None = None,
         num_workers: int | Literal["auto"] = "auto",
         seed: int = 0,
+        buckets: BucketsCallable | None = None,
     ) -> None:
         super().__init__(
             batch_size=batch_size,
@@ -59,6 +61,7 @@ class NamesDataModule(RecipeDataModule):
             num_workers=num_workers,
             seed=seed,
             collate_fn=PadCollate(),
+            buckets=buckets,
         )
 
     def setup(self, stage: str) -> None:
