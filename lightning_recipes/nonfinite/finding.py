@@ -98,6 +98,11 @@ class Finding:
             kind=kind, name=name, detail=str(values), before=before, is_masked=values.is_masked
         )
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether something is wrong for sure: -inf in a batch or an activation can be a mask."""
+        return not self.is_masked or self.kind in ("loss", "gradient")
+
     def __str__(self) -> str:
         before = f"; just before: {self.before}" if self.before else ""
         return f"{self.kind} {self.name}: {self.detail}{before}".replace(" : ", ": ")

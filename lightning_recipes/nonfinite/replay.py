@@ -68,8 +68,7 @@ def find_again(
 ) -> list[Finding]:
     """Run ``training_step`` on a batch, with nothing logged and the generators put back.
 
-    An exception inside the step is a finding, too: with numbers that are not finite it may well be
-    their consequence, and the other ranks wait for this one.
+    An exception inside the step is a finding, too.
 
     Args:
         module: The module itself, not its DDP wrapper: nothing is reduced.
@@ -82,7 +81,7 @@ def find_again(
 
     Returns:
         What is not finite, the earliest first: in the batch, in the weights, in the step. Where
-        -inf is all that is not finite comes last: it can be a mask.
+        -inf is all that is not finite comes later: it can be a mask, and in a batch will be one.
     """
     args = (
         (batch, batch_idx)
@@ -101,12 +100,8 @@ def find_again(
     eager = torch.compiler.set_stance("force_eager")
     with eager, preserve_rng(), _nothing_logged(module), torch.enable_grad():
         restore_rng_state(rng)
-        try:
-            findings += trace(module, run, backward=backward)
-        except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-            findings.append(Finding(kind="replay", name="of the training step", detail=text))
-    return sorted(findings, key=lambda finding: finding.is_masked)
+        findings += trace(module, run, backward=backward)
+    return sorted(findings, key=lambda finding: finding.is_masked * (1 + (finding.kind == "batch")))
 
 
 @contextmanager
