@@ -31,6 +31,8 @@ class CheckpointGuard:
 
     def install(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Let the trainer save nothing that is not finite."""
+        if getattr(vars(trainer).get("save_checkpoint"), "guard", None) is self:
+            self.remove(trainer)  # an exception ended the last training, without a teardown
         self.last_path, self.is_in_exception = None, False
         self._replaced = vars(trainer).get("save_checkpoint")
         save = trainer.save_checkpoint
@@ -40,6 +42,7 @@ class CheckpointGuard:
             save(filepath, *args, **kwargs)
             self.last_path = str(filepath)
 
+        save_if_finite.guard = self  # type: ignore[attr-defined]
         trainer.save_checkpoint = save_if_finite  # type: ignore[method-assign]
 
     def remove(self, trainer: Trainer) -> None:
@@ -47,6 +50,7 @@ class CheckpointGuard:
         vars(trainer).pop("save_checkpoint", None)
         if self._replaced is not None:
             trainer.save_checkpoint = self._replaced  # type: ignore[method-assign]
+        self._replaced = None
 
     def _check(self, trainer: Trainer, pl_module: LightningModule, filepath: Any) -> None:
         is_finite = _is_finite(pl_module)

@@ -23,7 +23,12 @@ class Savepoint:
     """
 
     def __init__(self, pl_module: LightningModule, *, with_metrics: bool = True) -> None:
-        self._buffers = list(pl_module.buffers())
+        self._places = [
+            (module, name)
+            for module in pl_module.modules()
+            for name, _ in module.named_buffers(recurse=False)
+        ]
+        self._buffers: list[Tensor] = []
         self._saved_buffers: list[Tensor] = []
         self._with_metrics = with_metrics
         self._metrics = [metric for _, metric in metric_state.metric_objects(pl_module)]
@@ -38,7 +43,9 @@ class Savepoint:
             trainer: The trainer.
             is_new_epoch: Whether the first batch of an epoch is about to begin.
         """
-        if not self._saved_buffers:
+        # By name: many a module does not change a buffer but replaces it.
+        self._buffers = [getattr(module, name) for module, name in self._places]
+        if list(map(_layout, self._saved_buffers)) != list(map(_layout, self._buffers)):
             self._saved_buffers = [torch.empty_like(buffer) for buffer in self._buffers]
         if self._buffers:
             torch._foreach_copy_(self._saved_buffers, self._buffers)
@@ -59,3 +66,10 @@ class Savepoint:
         """Make the buffers what they were at the mark."""
         if self._buffers:
             torch._foreach_copy_(self._buffers, self._saved_buffers)
+        for (module, name), buffer in zip(self._places, self._buffers, strict=True):
+            if getattr(module, name) is not buffer:
+                setattr(module, name, buffer)
+
+
+def _layout(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.dtype, tensor.device

@@ -1,6 +1,7 @@
 """A file that holds what is needed to see a number go wrong again."""
 
 import os
+import pickle
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,8 +76,15 @@ class Capsule:
 
         Raises:
             ValueError: It is no capsule, or one of another version.
+            OSError: It cannot be read.
         """
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+            raise ValueError(
+                f"{path} is no capsule, nothing that torch.load(weights_only=True) reads: give the "
+                "file that NaNDetector(capsule_dir=...) wrote."
+            ) from error
         version = content.pop("version", None) if isinstance(content, dict) else None
         if version != _VERSION:
             raise ValueError(

@@ -100,8 +100,8 @@ class Finding:
 
     @property
     def is_certain(self) -> bool:
-        """Whether something is wrong for sure: -inf in a batch or an activation can be a mask."""
-        return not self.is_masked or self.kind in ("loss", "gradient")
+        """Whether it says what is wrong: -inf in a batch or an activation can be a mask."""
+        return self.kind in ("loss", "gradient") or not (self.is_masked or self.kind == "replay")
 
     def __str__(self) -> str:
         before = f"; just before: {self.before}" if self.before else ""
