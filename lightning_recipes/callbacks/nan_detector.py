@@ -19,6 +19,7 @@ from lightning_recipes.callbacks.savepoint import Savepoint
 from lightning_recipes.callbacks.step_log import log_at_step
 from lightning_recipes.callbacks.unseen_steps import UnseenSteps
 from lightning_recipes.callbacks.window import Window
+from lightning_recipes.gradients import total_norm
 from lightning_recipes.nonfinite.error import NonFiniteError
 from lightning_recipes.step_norm import (
     active_scaler,
@@ -148,6 +149,7 @@ class NaNDetector(Callback):
         self._savepoint: Savepoint | None = None
         self._search: OriginSearch | None = None
         self._guard = CheckpointGuard()
+        self._metrics_before: dict[str, Tensor] = {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters."""
@@ -217,8 +219,7 @@ class NaNDetector(Callback):
         if not self._is_checked(trainer):
             return
         if math.isfinite(verdict.item()):
-            self._skips_in_a_row = self._overflows_in_a_row = 0
-            self._is_warned = False
+            self._end_row()
         else:
             self._answer(trainer, pl_module, optimizer)
 
@@ -230,11 +231,19 @@ class NaNDetector(Callback):
         if is_stepped or not pl_module.automatic_optimization:
             self._window.clear()
 
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Remember what was logged before: training has its own alarm."""
+        self._metrics_before = dict(trainer.callback_metrics)
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warn of metrics that are not finite."""
         if trainer.sanity_checking:
             return
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        metrics = {
+            name: float(value)
+            for name, value in trainer.callback_metrics.items()
+            if value is not self._metrics_before.get(name)
+        }
         names = [name for name, value in metrics.items() if not math.isfinite(value)]
         if names:
             rank_zero_warn(
@@ -251,16 +260,21 @@ class NaNDetector(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Wait for nobody any more: other ranks may be gone."""
+        """Wait for nobody any more: other ranks may be gone. Lightning calls no teardown."""
         self._guard.is_in_exception = True
+        self._let_go()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Leave nothing behind."""
         if stage == "fit":
             self._guard.remove(trainer)
-            self._window.clear()
-            self._unseen.forget()
-            self._savepoint = self._search = None
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._window.clear()
+        self._unseen.forget()
+        self._metrics_before.clear()
+        self._savepoint = self._search = None
 
     def _is_checked(self, trainer: Trainer) -> bool:
         # Several optimizers, by hand: a step of each counts as one.
@@ -275,7 +289,10 @@ class NaNDetector(Callback):
         self._unseen.forget()
         scaler = active_scaler(trainer)
         is_loss_finite = all(gather(self._is_loss_finite(is_scaled=scaler is not None)))
-        if is_loss_finite and scaler is not None:
+        gradients = [parameter.grad for parameter in optimized_parameters(optimizer)]
+        if is_loss_finite and math.isfinite(float(total_norm(gradients, math.inf))):
+            self._end_row()  # their squares alone were too large for float32
+        elif is_loss_finite and scaler is not None:
             self._answer_overflow(trainer, pl_module, scaler.get_scale())
         elif is_loss_finite and "gradients" not in self.check:
             return
@@ -285,6 +302,10 @@ class NaNDetector(Callback):
             self._raise(trainer, pl_module, _NOT_FINITE)
         else:
             self._skip(trainer, pl_module, optimizer)
+
+    def _end_row(self) -> None:
+        self._skips_in_a_row = self._overflows_in_a_row = 0
+        self._is_warned = False
 
     def _answer_late(self, trainer: Trainer, step: int) -> None:
         text = (

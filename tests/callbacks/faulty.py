@@ -71,7 +71,8 @@ class Net(LightningModule):
         self.hook = hook
         self.optimizer = optimizer
         self.body = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(inplace=True))
-        self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(4, 1))
+        self.last = nn.Linear(4, 1)
+        self.head = nn.Sequential(nn.Dropout(dropout), self.last)
         self.register_buffer("center", torch.zeros(3))
         self.mean = MeanMetric(nan_strategy="disable")
         self.auroc = BinaryAUROC()
