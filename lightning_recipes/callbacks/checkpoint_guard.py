@@ -1,6 +1,7 @@
 """What keeps weights that are not finite out of checkpoints."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -29,8 +30,17 @@ class CheckpointGuard:
         self.is_in_exception = False
         self._replaced: Any = None
 
-    def install(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Let the trainer save nothing that is not finite."""
+    def install(
+        self, trainer: Trainer, pl_module: LightningModule, *, before: Callable[[], None]
+    ) -> None:
+        """Let the trainer save nothing that is not finite.
+
+        Args:
+            trainer: The trainer.
+            pl_module: Its module.
+            before: What to do before each look, e.g. to raise an error that says more. Not called
+                while an exception is handled.
+        """
         if getattr(vars(trainer).get("save_checkpoint"), "guard", None) is self:
             self.remove(trainer)  # an exception ended the last training, without a teardown
         self.last_path, self.is_in_exception = None, False
@@ -38,6 +48,8 @@ class CheckpointGuard:
         save = trainer.save_checkpoint
 
         def save_if_finite(filepath: Any, *args: Any, **kwargs: Any) -> None:
+            if not self.is_in_exception:
+                before()
             self._check(trainer, pl_module, filepath)
             save(filepath, *args, **kwargs)
             self.last_path = str(filepath)

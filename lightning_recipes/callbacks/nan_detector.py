@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
@@ -18,7 +19,7 @@ from lightning_recipes.callbacks.ranks import gather
 from lightning_recipes.callbacks.savepoint import Savepoint
 from lightning_recipes.callbacks.step_log import log_at_step
 from lightning_recipes.callbacks.unseen_steps import UnseenSteps
-from lightning_recipes.callbacks.window import Window
+from lightning_recipes.callbacks.window import Window, is_bad_loss
 from lightning_recipes.gradients import total_norm
 from lightning_recipes.nonfinite.error import NonFiniteError
 from lightning_recipes.step_norm import (
@@ -89,8 +90,8 @@ class NaNDetector(Callback):
         max_skips: How many steps in a row ``"skip"`` may drop before it raises.
         check: What to look at: ``"loss"``, ``"gradients"`` or both.
         every_n_steps: Look at every n-th optimizer step only, and fetch nothing in between. What
-            happened there is found up to n - 1 steps later: the step is named, its batch is gone,
-            and so ``"skip"`` needs 1.
+            happened there is found up to n - 1 steps later, with a scaler at the end of the epoch
+            or before a checkpoint: the step is named, its batch is gone, and so ``"skip"`` needs 1.
         capsule_dir: Where to keep what :func:`~lightning_recipes.replay` needs to see it again: the
             batch itself, so the files are for the owner only; at most 10 of them.
         min_loss_scale: The loss scale under which float16 has collapsed.
@@ -180,7 +181,7 @@ class NaNDetector(Callback):
         self._unseen.forget()
         self._is_warned = False
         self._savepoint = Savepoint(pl_module, with_metrics=self.policy == "skip")
-        self._guard.install(trainer, pl_module)
+        self._guard.install(trainer, pl_module, before=lambda: self._look_back(trainer))
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -200,7 +201,13 @@ class NaNDetector(Callback):
     ) -> None:
         """Let the gradients know of a loss that is not finite: 0 * inf is NaN, 0 * 1 nothing."""
         self._window.note_loss(loss)
-        if "loss" in self.check and loss.requires_grad:
+        if "loss" not in self.check:
+            return
+        if self.every_n_steps > 1 and active_scaler(trainer) is not None:
+            # Between two looks the norm cannot tell it from an overflow.
+            is_bad = is_bad_loss(loss.detach(), is_scaled=True).any()
+            self._unseen.note(torch.where(is_bad, math.nan, 0.0), trainer.global_step)
+        if loss.requires_grad:
             value = loss.detach()
             loss.register_hook(lambda gradient: gradient + 0.0 * value)  # type: ignore[no-untyped-call]
 
@@ -253,9 +260,7 @@ class NaNDetector(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Look at the steps since the last look."""
-        first_bad = self._unseen.first_bad()
-        if first_bad is not None:
-            self._answer_late(trainer, first_bad)
+        self._look_back(trainer)
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
@@ -282,7 +287,7 @@ class NaNDetector(Callback):
         return (step + 1) % self.every_n_steps == 0
 
     def _answer(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        first_bad = self._unseen.first_bad()
+        first_bad = self._first_bad()
         if first_bad is not None and first_bad < trainer.global_step:
             self._answer_late(trainer, first_bad)
             return
@@ -307,11 +312,25 @@ class NaNDetector(Callback):
         self._skips_in_a_row = self._overflows_in_a_row = 0
         self._is_warned = False
 
+    def _first_bad(self) -> int | None:
+        """Return the first bad step since the last look: a collective, unless there is none."""
+        if self.every_n_steps == 1:
+            return None
+        steps = [step for step in gather(self._unseen.first_bad()) if step is not None]
+        return min(steps, default=None)
+
+    def _look_back(self, trainer: Trainer) -> None:
+        first_bad = self._first_bad()
+        if first_bad is not None:
+            self._answer_late(trainer, first_bad)
+
     def _answer_late(self, trainer: Trainer, step: int) -> None:
+        is_taken = active_scaler(trainer) is None
         text = (
             f"The loss or the gradients were not finite at optimizer step {step}, which lies "
-            f"between two looks, every {self.every_n_steps} steps: the weights have had it, and "
-            f"the batch is gone. Newest checkpoint: {self._guard.last_path or 'none yet'}. Resume "
+            f"between two looks, every {self.every_n_steps} steps: "
+            f"{'the weights have had it' if is_taken else 'the scaler has skipped it'}, and the "
+            f"batch is gone. Newest checkpoint: {self._guard.last_path or 'none yet'}. Resume "
             "with every_n_steps=1 to see where it begins."
         )
         if self.policy == "raise":

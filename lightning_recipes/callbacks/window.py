@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lightning_recipes.rng import capture_rng_state
 
-__all__ = ["MicroBatch", "Window"]
+__all__ = ["MicroBatch", "Window", "is_bad_loss"]
 
 
 @dataclass(frozen=True)
@@ -28,19 +28,21 @@ class MicroBatch:
     losses: list[Tensor] = field(default_factory=list)
 
     def is_loss_finite(self, *, is_scaled: bool = False) -> bool:
-        """Return whether its losses are; waits for the device.
+        """Return whether its losses are; waits for the device."""
+        return not any(bool(is_bad_loss(loss, is_scaled=is_scaled).any()) for loss in self.losses)
 
-        Args:
-            is_scaled: Whether they were multiplied by a loss scale: in float16 that overflows just
-                as a gradient does, and tells nothing about the loss.
-        """
-        return not any(bool(self._is_bad(loss, is_scaled).any()) for loss in self.losses)
 
-    @staticmethod
-    def _is_bad(loss: Tensor, is_scaled: bool) -> Tensor:
-        if is_scaled and loss.dtype == torch.float16:
-            return torch.isnan(loss)
-        return ~torch.isfinite(loss)
+def is_bad_loss(loss: Tensor, *, is_scaled: bool) -> Tensor:
+    """Return where a loss is not finite.
+
+    Args:
+        loss: The loss.
+        is_scaled: Whether it was multiplied by a loss scale: in float16 that overflows just as a
+            gradient does, and tells nothing about the loss.
+    """
+    if is_scaled and loss.dtype == torch.float16:
+        return torch.isnan(loss)
+    return ~torch.isfinite(loss)
 
 
 class Window:
