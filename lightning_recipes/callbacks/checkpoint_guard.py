@@ -29,6 +29,7 @@ class CheckpointGuard:
         self.last_path: str | None = None
         self.is_in_exception = False
         self._replaced: Any = None
+        self._is_on = False
 
     def install(
         self, trainer: Trainer, pl_module: LightningModule, *, before: Callable[[], None]
@@ -41,16 +42,16 @@ class CheckpointGuard:
             before: What to do before each look, e.g. to raise an error that says more. Not called
                 while an exception is handled.
         """
-        if getattr(vars(trainer).get("save_checkpoint"), "guard", None) is self:
-            self.remove(trainer)  # an exception ended the last training, without a teardown
-        self.last_path, self.is_in_exception = None, False
+        self.remove(trainer)  # an exception may have ended the last training, without a teardown
+        self.last_path, self.is_in_exception, self._is_on = None, False, True
         self._replaced = vars(trainer).get("save_checkpoint")
         save = trainer.save_checkpoint
 
         def save_if_finite(filepath: Any, *args: Any, **kwargs: Any) -> None:
-            if not self.is_in_exception:
-                before()
-            self._check(trainer, pl_module, filepath)
+            if self._is_on:
+                if not self.is_in_exception:
+                    before()
+                self._check(trainer, pl_module, filepath)
             save(filepath, *args, **kwargs)
             self.last_path = str(filepath)
 
@@ -59,7 +60,10 @@ class CheckpointGuard:
 
     def remove(self, trainer: Trainer) -> None:
         """Let it save as before."""
-        vars(trainer).pop("save_checkpoint", None)
+        self._is_on = False
+        if getattr(vars(trainer).get("save_checkpoint"), "guard", None) is not self:
+            return  # somebody stands before this one, and would be sent away, too
+        del trainer.save_checkpoint
         if self._replaced is not None:
             trainer.save_checkpoint = self._replaced  # type: ignore[method-assign]
         self._replaced = None
