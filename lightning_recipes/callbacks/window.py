@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from lightning_recipes.rng import capture_rng_state
 
@@ -16,7 +17,7 @@ class MicroBatch:
     """One batch that adds to the gradients of a step.
 
     Attributes:
-        batch: As ``training_step`` gets it; a reference.
+        batch: As ``training_step`` gets it; references.
         batch_idx: Its number in the epoch.
         rng: The random state at its start.
         losses: Those whose backward pass it began, detached.
@@ -48,7 +49,8 @@ def is_bad_loss(loss: Tensor, *, is_scaled: bool) -> Tensor:
 class Window:
     """The micro-batches since the last optimizer step, in their order.
 
-    They stay in memory until their step: references, no copies.
+    They stay in memory until their step: references, no copies. Only the dicts and lists around the
+    tensors are copied, since a training step may take something out of its batch.
     """
 
     def __init__(self) -> None:
@@ -56,6 +58,7 @@ class Window:
 
     def add(self, batch: Any, batch_idx: int) -> None:
         """Begin a micro-batch."""
+        batch = tree_map(lambda leaf: leaf, batch)
         self.micro_batches.append(MicroBatch(batch, batch_idx, capture_rng_state()))
 
     def note_loss(self, loss: Tensor) -> None:

@@ -10,6 +10,7 @@ from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from lightning_recipes.nonfinite.capsule import Capsule
 from lightning_recipes.nonfinite.finding import Finding
@@ -40,6 +41,9 @@ def replay(capsule: str | os.PathLike[str], module: LightningModule) -> list[Fin
     """
     kept = Capsule.read(capsule)
     if kept.weights is not None:
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            if name in kept.weights:  # in the precision of the training, e.g. "bf16-true"
+                tensor.data = tensor.data.to(kept.weights[name].dtype)
         module.load_state_dict(kept.weights)
     module.train()
     device = module.device
@@ -83,10 +87,11 @@ def find_again(
         What is not finite, the earliest first: in the batch, in the weights, in the step. Where
         -inf is all that is not finite comes later: it can be a mask, and in a batch will be one.
     """
+    copy = tree_map(lambda leaf: leaf, batch)  # the step may take something out of it
     args = (
-        (batch, batch_idx)
+        (copy, batch_idx)
         if is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)
-        else (batch,)
+        else (copy,)
     )
 
     def run() -> Any:

@@ -18,6 +18,7 @@ class Buffers(LightningModule):
 
     changed: Tensor
     replaced: Tensor
+    absent: Tensor | None
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,6 +30,7 @@ class Buffers(LightningModule):
     def step(self, number: float) -> None:
         self.changed += number
         self.replaced = self.replaced + number
+        self.absent = torch.ones(1)
         self.part(torch.randn(4, 2))
 
     def values(self) -> list[Tensor]:
@@ -51,9 +53,11 @@ def test_buffers_are_those_of_the_newest_mark(trainer: Trainer) -> None:
         savepoint.roll_back(trainer)
         assert module.changed is same
         assert module.values()[1].tolist() == [number - 1] * 2
+        assert module.absent is None
         for one, other in zip(module.values(), expected, strict=True):
             assert torch.equal(one, other)
         module.step(1.0)
+        module.absent = None
 
 
 def test_a_buffer_may_change_its_shape(trainer: Trainer) -> None:

@@ -42,10 +42,21 @@ def wrong_way_back(net: Net, batch: Any, batch_idx: int, loss: Tensor) -> Any:
     return BadBackward.apply(loss) if batch_idx == 3 else loss  # type: ignore[no-untyped-call]
 
 
+def take_apart(net: Net, batch: Any, batch_idx: int, loss: Tensor) -> Any:
+    return loss + batch.pop("x").mean() * (NAN if batch_idx == 1 else 1)
+
+
+def half_way(net: Net, batch: Any, batch_idx: int, loss: Tensor) -> Any:
+    output = net.last(net.body(batch["x"]))
+    return output.mean() * (NAN if batch_idx == 1 else 1)
+
+
 CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "batch": (None, {}, {}),
     "chance": (unlucky, {}, {}),
     "backward": (wrong_way_back, {"accumulate_grad_batches": 2}, {}),
+    "a batch that is taken apart": (take_apart, {}, {}),
+    "bfloat16 alone": (half_way, {"precision": "bf16-true"}, {}),
     "bfloat16": (unlucky, {"precision": "bf16-mixed"}, {}),
     "forward in float16": (too_large, float16(2.0**8), {}),
     "scale in float16": (too_steep, float16(2.0**16), {"max_overflows": 2}),
