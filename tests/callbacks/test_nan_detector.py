@@ -151,9 +151,10 @@ def test_names_the_parameters(part: str, tmp_path: Path) -> None:
     assert f"{error.first}".startswith(f"parameters {part}.weight: 1 nan of")
 
 
-def test_a_mask_is_not_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bad", [NAN, -INF])
+def test_a_mask_is_not_named(bad: float, tmp_path: Path) -> None:
     def mask(net: Net, batch: Any, batch_idx: int, loss: Tensor) -> Tensor:
-        return loss * NAN if batch_idx == 2 else loss
+        return loss + bad if batch_idx == 2 else loss
 
     batches = [{**batch, "mask": torch.tensor([0.0, -INF])} for batch in make_batches(3)]
     trainer = make_trainer(tmp_path, NaNDetector(), accumulate_grad_batches=3)
@@ -220,6 +221,21 @@ def test_dropout_is_drawn_as_it_was(tmp_path: Path) -> None:
     drawn: Any = net.drawn
     assert drawn[-1] == drawn[-2]
     assert len(drawn) == error.step + 2
+
+
+def test_buffers_are_as_they_were(tmp_path: Path) -> None:
+    def counting(net: Net, batch: Any, batch_idx: int, loss: Tensor) -> Tensor:
+        count: Any = net.count
+        count += 1
+        return loss * NAN if count == 3 else loss
+
+    net = make_net(counting)
+    net.register_buffer("count", torch.zeros(()))
+    trainer = make_trainer(tmp_path, NaNDetector(), accumulate_grad_batches=2)
+    error = error_of(trainer, net, make_batches(4))
+    assert f"{error.first}".startswith("loss: 1 nan of 1")
+    assert error.origins[0].batch_idx == 2
+    assert net.count == 2
 
 
 def test_warns_once_and_takes_the_step(tmp_path: Path) -> None:

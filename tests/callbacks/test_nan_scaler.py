@@ -53,6 +53,17 @@ def test_an_overflow_is_counted_and_no_alarm(
     assert all(parameter.isfinite().all() for parameter in net.parameters())
 
 
+def test_a_loss_in_float16_overflows_likewise(tmp_path: Path) -> None:
+    def in_float16(net: Net, batch: Any, batch_idx: int, loss: Tensor) -> Any:
+        loss = net.head(torch.zeros(1, 4)).sum()
+        assert loss.dtype == torch.float16
+        return loss - loss.detach() + 4.0
+
+    detector = NaNDetector()
+    fit(make_trainer(tmp_path, detector, **float16()), make_net(in_float16), make_batches(6))
+    assert detector.overflows == 3  # 4 * 2**13 is the first that float16 holds
+
+
 @each_kind
 @pytest.mark.parametrize(
     ("limits", "step"), [({"min_loss_scale": 2.0**12}, 5), ({"max_overflows": 3}, 2)]
