@@ -35,7 +35,7 @@ def too_large(net: Net, batch: Any, batch_idx: int, loss: Tensor) -> Any:
 
 
 def too_steep(net: Net, batch: Any, batch_idx: int, loss: Tensor) -> Any:
-    return loss + 1e6 * net.head(net.body(batch["x"])).float().mean()
+    return loss + 100.0 * net.head(net.body(batch["x"])).float().mean()
 
 
 def wrong_way_back(net: Net, batch: Any, batch_idx: int, loss: Tensor) -> Any:
