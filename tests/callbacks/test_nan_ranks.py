@@ -22,6 +22,7 @@ from tests.callbacks.faulty import (
     NAN,
     SGD,
     Net,
+    float16,
     make_batches,
     make_net,
     make_trainer,
@@ -88,6 +89,9 @@ def ways_of_a_rank(root: Path) -> dict[str, Any]:
     )
     found["constant"] = error
 
+    # beside which rank 0 sees an overflow, as any NaN of another rank looks under a scaler
+    found["scaler"], _ = train(NaNDetector(), own_batches(rank, 4, [2]), **float16(2.0**8))
+
     for name, optimizer, accumulate, bad, dropped in [
         ("sgd", SGD, 1, [0, 3], [0, 3]),
         ("window", ADAMW, 4, [4], [4, 5, 6, 7]),
@@ -140,6 +144,9 @@ def test_two_ranks_find_out_together(tmp_path: Path) -> None:
         assert (error.step, error.ranks) == (1, [1])
         assert (error.origins[0].batch_idx, error.origins[0].micro_batch) == (3, 1)
         assert f"{error.first}".startswith("loss: 1 nan of 1")
+
+        error = found["scaler"]
+        assert (error.step, error.ranks) == (2, [1])
 
         for name, num_skipped in (("sgd", 2), ("window", 1)):
             skipped, expected, count = found[name]
