@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
@@ -18,7 +19,8 @@ from lightning_recipes.callbacks.ranks import gather
 from lightning_recipes.callbacks.savepoint import Savepoint
 from lightning_recipes.callbacks.step_log import log_at_step
 from lightning_recipes.callbacks.unseen_steps import UnseenSteps
-from lightning_recipes.callbacks.window import Window
+from lightning_recipes.callbacks.window import Window, is_bad_loss
+from lightning_recipes.gradients import total_norm
 from lightning_recipes.nonfinite.error import NonFiniteError
 from lightning_recipes.step_norm import (
     active_scaler,
@@ -88,8 +90,8 @@ class NaNDetector(Callback):
         max_skips: How many steps in a row ``"skip"`` may drop before it raises.
         check: What to look at: ``"loss"``, ``"gradients"`` or both.
         every_n_steps: Look at every n-th optimizer step only, and fetch nothing in between. What
-            happened there is found up to n - 1 steps later: the step is named, its batch is gone,
-            and so ``"skip"`` needs 1.
+            happened there is found up to n - 1 steps later, with a scaler at the end of the epoch
+            or before a checkpoint: the step is named, its batch is gone, and so ``"skip"`` needs 1.
         capsule_dir: Where to keep what :func:`~lightning_recipes.replay` needs to see it again: the
             batch itself, so the files are for the owner only; at most 10 of them.
         min_loss_scale: The loss scale under which float16 has collapsed.
@@ -148,6 +150,7 @@ class NaNDetector(Callback):
         self._savepoint: Savepoint | None = None
         self._search: OriginSearch | None = None
         self._guard = CheckpointGuard()
+        self._metrics_before: dict[str, Tensor] = {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters."""
@@ -178,7 +181,7 @@ class NaNDetector(Callback):
         self._unseen.forget()
         self._is_warned = False
         self._savepoint = Savepoint(pl_module, with_metrics=self.policy == "skip")
-        self._guard.install(trainer, pl_module)
+        self._guard.install(trainer, pl_module, before=lambda: self._look_back(trainer))
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -198,7 +201,13 @@ class NaNDetector(Callback):
     ) -> None:
         """Let the gradients know of a loss that is not finite: 0 * inf is NaN, 0 * 1 nothing."""
         self._window.note_loss(loss)
-        if "loss" in self.check and loss.requires_grad:
+        if "loss" not in self.check:
+            return
+        if self.every_n_steps > 1 and active_scaler(trainer) is not None:
+            # Between two looks the norm cannot tell it from an overflow.
+            is_bad = is_bad_loss(loss.detach(), is_scaled=True).any()
+            self._unseen.note(torch.where(is_bad, math.nan, 0.0), trainer.global_step)
+        if loss.requires_grad:
             value = loss.detach()
             loss.register_hook(lambda gradient: gradient + 0.0 * value)  # type: ignore[no-untyped-call]
 
@@ -217,8 +226,7 @@ class NaNDetector(Callback):
         if not self._is_checked(trainer):
             return
         if math.isfinite(verdict.item()):
-            self._skips_in_a_row = self._overflows_in_a_row = 0
-            self._is_warned = False
+            self._end_row()
         else:
             self._answer(trainer, pl_module, optimizer)
 
@@ -230,11 +238,19 @@ class NaNDetector(Callback):
         if is_stepped or not pl_module.automatic_optimization:
             self._window.clear()
 
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Remember what was logged before: training has its own alarm."""
+        self._metrics_before = dict(trainer.callback_metrics)
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warn of metrics that are not finite."""
         if trainer.sanity_checking:
             return
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        metrics = {
+            name: float(value)
+            for name, value in trainer.callback_metrics.items()
+            if value is not self._metrics_before.get(name)
+        }
         names = [name for name, value in metrics.items() if not math.isfinite(value)]
         if names:
             rank_zero_warn(
@@ -244,23 +260,26 @@ class NaNDetector(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Look at the steps since the last look."""
-        first_bad = self._unseen.first_bad()
-        if first_bad is not None:
-            self._answer_late(trainer, first_bad)
+        self._look_back(trainer)
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Wait for nobody any more: other ranks may be gone."""
+        """Wait for nobody any more: other ranks may be gone. Lightning calls no teardown."""
         self._guard.is_in_exception = True
+        self._let_go()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Leave nothing behind."""
         if stage == "fit":
             self._guard.remove(trainer)
-            self._window.clear()
-            self._unseen.forget()
-            self._savepoint = self._search = None
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._window.clear()
+        self._unseen.forget()
+        self._metrics_before.clear()
+        self._savepoint = self._search = None
 
     def _is_checked(self, trainer: Trainer) -> bool:
         # Several optimizers, by hand: a step of each counts as one.
@@ -268,14 +287,17 @@ class NaNDetector(Callback):
         return (step + 1) % self.every_n_steps == 0
 
     def _answer(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        first_bad = self._unseen.first_bad()
+        first_bad = self._first_bad()
         if first_bad is not None and first_bad < trainer.global_step:
             self._answer_late(trainer, first_bad)
             return
         self._unseen.forget()
         scaler = active_scaler(trainer)
         is_loss_finite = all(gather(self._is_loss_finite(is_scaled=scaler is not None)))
-        if is_loss_finite and scaler is not None:
+        gradients = [parameter.grad for parameter in optimized_parameters(optimizer)]
+        if is_loss_finite and math.isfinite(float(total_norm(gradients, math.inf))):
+            self._end_row()  # their squares alone were too large for float32
+        elif is_loss_finite and scaler is not None:
             self._answer_overflow(trainer, pl_module, scaler.get_scale())
         elif is_loss_finite and "gradients" not in self.check:
             return
@@ -286,11 +308,29 @@ class NaNDetector(Callback):
         else:
             self._skip(trainer, pl_module, optimizer)
 
+    def _end_row(self) -> None:
+        self._skips_in_a_row = self._overflows_in_a_row = 0
+        self._is_warned = False
+
+    def _first_bad(self) -> int | None:
+        """Return the first bad step since the last look: a collective, unless there is none."""
+        if self.every_n_steps == 1:
+            return None
+        steps = [step for step in gather(self._unseen.first_bad()) if step is not None]
+        return min(steps, default=None)
+
+    def _look_back(self, trainer: Trainer) -> None:
+        first_bad = self._first_bad()
+        if first_bad is not None:
+            self._answer_late(trainer, first_bad)
+
     def _answer_late(self, trainer: Trainer, step: int) -> None:
+        is_taken = active_scaler(trainer) is None
         text = (
             f"The loss or the gradients were not finite at optimizer step {step}, which lies "
-            f"between two looks, every {self.every_n_steps} steps: the weights have had it, and "
-            f"the batch is gone. Newest checkpoint: {self._guard.last_path or 'none yet'}. Resume "
+            f"between two looks, every {self.every_n_steps} steps: "
+            f"{'the weights have had it' if is_taken else 'the scaler has skipped it'}, and the "
+            f"batch is gone. Newest checkpoint: {self._guard.last_path or 'none yet'}. Resume "
             "with every_n_steps=1 to see where it begins."
         )
         if self.policy == "raise":

@@ -1,6 +1,8 @@
 """A file that holds what is needed to see a number go wrong again."""
 
 import os
+import pickle
+import zipfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,10 +77,11 @@ class Capsule:
 
         Raises:
             ValueError: It is no capsule, or one of another version.
+            OSError: It cannot be read.
         """
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = _load(path)
         version = content.pop("version", None) if isinstance(content, dict) else None
-        if version != _VERSION:
+        if type(version) is not int or version != _VERSION:
             raise ValueError(
                 f"{path} is no capsule of version {_VERSION} (found {version!r}): give the file "
                 "that NaNDetector(capsule_dir=...) wrote."
@@ -86,3 +89,15 @@ class Capsule:
         content["batch"] = from_plain(content["batch"])
         content["findings"] = [Finding(**finding) for finding in content["findings"]]
         return cls(**content)
+
+
+def _load(path: str | os.PathLike[str]) -> Any:
+    """Return what is in a file; None if torch did not write it, or not plain types."""
+    with open(path, "rb") as file:
+        if not zipfile.is_zipfile(file):
+            return None  # which torch.load would try to read as a pickle, with any error
+        file.seek(0)
+        try:
+            return torch.load(file, map_location="cpu", weights_only=True)
+        except (pickle.UnpicklingError, RuntimeError):
+            return None
