@@ -1,9 +1,7 @@
 """The first number that is not finite: caught, named, and kept out of the weights."""
 
 import math
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
@@ -15,12 +13,15 @@ from torch.optim import Optimizer
 
 from lightning_recipes.callbacks.checkpoint_guard import CheckpointGuard
 from lightning_recipes.callbacks.origin_search import OriginSearch
+from lightning_recipes.callbacks.overflows import Overflows
 from lightning_recipes.callbacks.ranks import gather
 from lightning_recipes.callbacks.savepoint import Savepoint
 from lightning_recipes.callbacks.step_log import log_at_step
+from lightning_recipes.callbacks.taken_steps import drop_step
 from lightning_recipes.callbacks.unseen_steps import UnseenSteps
 from lightning_recipes.callbacks.window import Window, is_bad_loss
 from lightning_recipes.gradients import total_norm
+from lightning_recipes.nonfinite.capsule import check_folder
 from lightning_recipes.nonfinite.error import NonFiniteError
 from lightning_recipes.step_norm import (
     active_scaler,
@@ -38,7 +39,6 @@ Check = Literal["loss", "gradients"]
 
 _VERSION = 1
 _NOT_FINITE = "The loss or the gradients are not finite"
-_COUNTERS = ("skipped_steps", "overflows", "_skips_in_a_row", "_overflows_in_a_row")
 
 
 class NaNDetector(Callback):
@@ -63,7 +63,8 @@ class NaNDetector(Callback):
     ``"raise"`` :class:`~lightning_recipes.NonFiniteError` on all ranks, before the step is taken.
     ``"skip"``  The whole accumulation window is dropped on all ranks: weights, optimizer state,
                 buffers, metrics and epoch means are as if it had not been. The error comes after
-                ``max_skips`` in a row. A warm-up of ``WarmupCosineLR`` does not count the step.
+                ``max_skips`` in a row. ``WarmupCosineLR`` does not count the step. (A GradScaler
+                counts it as an overflow.)
     ``"warn"``  A warning at the first of several in a row; the step is taken.
     =========== ====================================================================================
 
@@ -71,7 +72,7 @@ class NaNDetector(Callback):
     logged key                   when it changes, at the number of the optimizer step
     ============================ ===================================================================
     ``nonfinite/skipped_steps``  steps dropped so far by ``"skip"``
-    ``nonfinite/overflows``      steps skipped so far by the scaler of float16
+    ``nonfinite/overflows``      steps skipped so far by the scaler of float16, of those looked at
     ============================ ===================================================================
 
     Under float16 with a GradScaler, gradients that are not finite beside a finite loss are an
@@ -87,13 +88,13 @@ class NaNDetector(Callback):
 
     Args:
         policy: What to do.
-        max_skips: How many steps in a row ``"skip"`` may drop before it raises.
+        max_skips: At how many bad steps in a row ``"skip"`` raises.
         check: What to look at: ``"loss"``, ``"gradients"`` or both.
         every_n_steps: Look at every n-th optimizer step only, and fetch nothing in between. What
             happened there is found up to n - 1 steps later, with a scaler at the end of the epoch
             or before a checkpoint: the step is named, its batch is gone, and so ``"skip"`` needs 1.
         capsule_dir: Where to keep what :func:`~lightning_recipes.replay` needs to see it again: the
-            batch itself, so the files are for the owner only; at most 10 of them.
+            batch itself, so the files are for the owner only; at most 10 of each rank and fit.
         min_loss_scale: The loss scale under which float16 has collapsed.
         max_overflows: How many overflows in a row mean the same.
 
@@ -119,15 +120,9 @@ class NaNDetector(Callback):
             raise ValueError(f"policy must be one of {get_args(Policy)}, got {policy!r}.")
         if isinstance(check, str) or not check or not set(check) <= set(get_args(Check)):
             raise ValueError(f"check must hold one or both of {get_args(Check)}, got {check!r}.")
-        for name, value in (
-            ("max_skips", max_skips),
-            ("every_n_steps", every_n_steps),
-            ("max_overflows", max_overflows),
-        ):
+        for name, value in (("max_skips", max_skips), ("every_n_steps", every_n_steps)):
             if value < 1:
                 raise ValueError(f"{name} must be >= 1, got {value}.")
-        if not min_loss_scale > 0:
-            raise ValueError(f"min_loss_scale must be > 0, got {min_loss_scale}.")
         if policy == "skip" and every_n_steps > 1:
             raise ValueError(
                 f'policy="skip" needs every_n_steps=1, got {every_n_steps}: a step that is not '
@@ -138,13 +133,10 @@ class NaNDetector(Callback):
         self.check = tuple(check)
         self.every_n_steps = every_n_steps
         self.capsule_dir = capsule_dir
-        self.min_loss_scale = min_loss_scale
-        self.max_overflows = max_overflows
         self.skipped_steps = 0
-        self.overflows = 0
         self._skips_in_a_row = 0
-        self._overflows_in_a_row = 0
         self._is_warned = False
+        self._overflows = Overflows(min_loss_scale=min_loss_scale, max_overflows=max_overflows)
         self._unseen = UnseenSteps()
         self._window = Window()
         self._savepoint: Savepoint | None = None
@@ -152,14 +144,27 @@ class NaNDetector(Callback):
         self._guard = CheckpointGuard()
         self._metrics_before: dict[str, Tensor] = {}
 
+    @property
+    def overflows(self) -> int:
+        """Steps skipped so far by the scaler of float16, of those looked at."""
+        return self._overflows.count
+
     def state_dict(self) -> dict[str, Any]:
         """Return the counters."""
-        return {"version": _VERSION, **{name: getattr(self, name) for name in _COUNTERS}}
+        return {
+            "version": _VERSION,
+            "skipped_steps": self.skipped_steps,
+            "skips_in_a_row": self._skips_in_a_row,
+            "overflows": self._overflows.count,
+            "overflows_in_a_row": self._overflows.in_a_row,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on counting."""
-        for name in _COUNTERS:
-            setattr(self, name, state_dict[name])
+        self.skipped_steps = state_dict["skipped_steps"]
+        self._skips_in_a_row = state_dict["skips_in_a_row"]
+        self._overflows.count = state_dict["overflows"]
+        self._overflows.in_a_row = state_dict["overflows_in_a_row"]
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse what cannot work, before time is spent."""
@@ -172,7 +177,7 @@ class NaNDetector(Callback):
                 "manual optimization the module takes it itself. Use another policy, or skip there."
             )
         if self.capsule_dir is not None:
-            _check_writable(self.capsule_dir)
+            check_folder(self.capsule_dir)
         self._search = OriginSearch(self.capsule_dir)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -287,7 +292,7 @@ class NaNDetector(Callback):
         return (step + 1) % self.every_n_steps == 0
 
     def _answer(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        first_bad = self._first_bad()
+        first_bad = self._first_unseen()
         if first_bad is not None and first_bad < trainer.global_step:
             self._answer_late(trainer, first_bad)
             return
@@ -309,18 +314,14 @@ class NaNDetector(Callback):
             self._skip(trainer, pl_module, optimizer)
 
     def _end_row(self) -> None:
-        self._skips_in_a_row = self._overflows_in_a_row = 0
+        self._skips_in_a_row = self._overflows.in_a_row = 0
         self._is_warned = False
 
-    def _first_bad(self) -> int | None:
-        """Return the first bad step since the last look: a collective, unless there is none."""
-        if self.every_n_steps == 1:
-            return None
-        steps = [step for step in gather(self._unseen.first_bad()) if step is not None]
-        return min(steps, default=None)
+    def _first_unseen(self) -> int | None:
+        return None if self.every_n_steps == 1 else self._unseen.first_bad()
 
     def _look_back(self, trainer: Trainer) -> None:
-        first_bad = self._first_bad()
+        first_bad = self._first_unseen()
         if first_bad is not None:
             self._answer_late(trainer, first_bad)
 
@@ -341,21 +342,14 @@ class NaNDetector(Callback):
         self._unseen.forget()
 
     def _answer_overflow(self, trainer: Trainer, pl_module: LightningModule, scale: float) -> None:
-        self.overflows += 1
-        self._overflows_in_a_row += 1
+        collapse = self._overflows.add(scale)
         log_at_step(trainer, {"nonfinite/overflows": self.overflows}, trainer.global_step)
-        if scale >= self.min_loss_scale and self._overflows_in_a_row < self.max_overflows:
+        if collapse is None:
             return
-        text = (
-            f"The loss scale of float16 has collapsed: it is {scale:g} (min_loss_scale is "
-            f"{self.min_loss_scale:g}) after {self._overflows_in_a_row} overflows in a row "
-            f"(max_overflows is {self.max_overflows}). A smaller one will not help: train in "
-            "bfloat16, or mend what is named here"
-        )
         if self.policy == "warn":
-            self._warn(trainer, pl_module, text)
+            self._warn(trainer, pl_module, collapse)
         else:
-            self._raise(trainer, pl_module, text)
+            self._raise(trainer, pl_module, collapse)
 
     def _raise(self, trainer: Trainer, pl_module: LightningModule, text: str) -> None:
         assert self._savepoint is not None
@@ -380,13 +374,7 @@ class NaNDetector(Callback):
         rank_zero_warn(f"{error}\nThis optimizer step is skipped ({self.skipped_steps} so far).")
         log_at_step(trainer, {"nonfinite/skipped_steps": self.skipped_steps}, trainer.global_step)
         self._savepoint.roll_back(trainer)
-        if gradient_scale(trainer, optimizer) is None:
-            optimizer.zero_grad(set_to_none=True)
-        else:
-            # A fused optimizer in float16 skips by itself, inside its step, and the scaler insists
-            # on gradients to look at.
-            gradients = [p.grad for p in optimized_parameters(optimizer) if p.grad is not None]
-            gradients[0].fill_(math.nan)
+        drop_step(optimizer, is_scaled=gradient_scale(trainer, optimizer) is not None)
 
     def _is_loss_finite(self, *, is_scaled: bool) -> bool:
         return all(
@@ -407,14 +395,3 @@ class NaNDetector(Callback):
             epoch=trainer.current_epoch,
             origins=origins,
         )
-
-
-def _check_writable(folder: str) -> None:
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ValueError(
-            f"capsule_dir must be a folder that can be written, got {folder!r} ({error})."
-        ) from error

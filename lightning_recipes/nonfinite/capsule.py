@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import tempfile
 import zipfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from lightning_recipes.nonfinite.finding import Finding
 from lightning_recipes.nonfinite.plain import from_plain, num_bytes, to_plain
 
-__all__ = ["Capsule"]
+__all__ = ["Capsule", "check_folder"]
 
 _VERSION = 1
 _MAX_BYTES = 1 << 30
@@ -101,3 +102,19 @@ def _load(path: str | os.PathLike[str]) -> Any:
             return torch.load(file, map_location="cpu", weights_only=True)
         except (pickle.UnpicklingError, RuntimeError):
             return None
+
+
+def check_folder(folder: str) -> None:
+    """Make the folder of capsules, before there is one to write.
+
+    Raises:
+        ValueError: It cannot be written.
+    """
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"capsule_dir must be a folder that can be written, got {folder!r} ({error})."
+        ) from error

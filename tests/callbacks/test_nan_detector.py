@@ -192,11 +192,12 @@ def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str) -> N
 
 
 def test_counts_go_through_a_checkpoint() -> None:
-    detector, other = NaNDetector(), NaNDetector()
-    detector.skipped_steps, detector.overflows = 3, 4
-    other.load_state_dict(detector.state_dict())
-    assert (other.skipped_steps, other.overflows) == (3, 4)
-    assert other.state_dict() == detector.state_dict()
+    detector = NaNDetector()
+    names = ("skipped_steps", "skips_in_a_row", "overflows", "overflows_in_a_row")
+    state = {"version": 1, **{name: number for number, name in enumerate(names, start=3)}}
+    detector.load_state_dict(state)
+    assert (detector.skipped_steps, detector.overflows) == (3, 5)
+    assert detector.state_dict() == state
 
 
 def test_a_trainer_can_be_used_again_after_the_error(tmp_path: Path) -> None:
