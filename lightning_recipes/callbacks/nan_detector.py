@@ -205,15 +205,15 @@ class NaNDetector(Callback):
         self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
     ) -> None:
         """Let the gradients know of a loss that is not finite: 0 * inf is NaN, 0 * 1 nothing."""
-        self._window.note_loss(loss)
+        value = loss.detach()
+        self._window.note_loss(value)
         if "loss" not in self.check:
             return
         if self.every_n_steps > 1 and active_scaler(trainer) is not None:
             # Between two looks the norm cannot tell it from an overflow.
-            is_bad = is_bad_loss(loss.detach(), is_scaled=True).any()
+            is_bad = is_bad_loss(value, is_scaled=True).any()
             self._unseen.note(torch.where(is_bad, math.nan, 0.0), trainer.global_step)
         if loss.requires_grad:
-            value = loss.detach()
             loss.register_hook(lambda gradient: gradient + 0.0 * value)  # type: ignore[no-untyped-call]
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -224,6 +224,7 @@ class NaNDetector(Callback):
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
         """Look at the norm, and act before the step."""
+        self._window.close()
         norm = step_norm(trainer, optimizer)
         verdict = norm
         if self.every_n_steps > 1 and active_scaler(trainer) is None:

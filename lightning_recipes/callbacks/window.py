@@ -12,6 +12,9 @@ from lightning_recipes.rng import RNGSnapshot
 __all__ = ["MicroBatch", "Window", "is_bad_loss"]
 
 
+_NUM_WATCHED = 10
+
+
 @dataclass(frozen=True)
 class MicroBatch:
     """One batch that adds to the gradients of a step.
@@ -55,16 +58,34 @@ class Window:
 
     def __init__(self) -> None:
         self.micro_batches: list[MicroBatch] = []
+        self._num_watched = 0
+        self._takes_python_and_numpy = True
 
     def add(self, batch: Any, batch_idx: int) -> None:
         """Begin a micro-batch."""
         batch = tree_map(lambda leaf: leaf, batch)
-        self.micro_batches.append(MicroBatch(batch, batch_idx, RNGSnapshot.take()))
+        rng = RNGSnapshot.take(python_and_numpy=self._takes_python_and_numpy)
+        self.micro_batches.append(MicroBatch(batch, batch_idx, rng))
+
+    def close(self) -> None:
+        """Learn, after the last backward pass, which generators a training step draws from.
+
+        Where the first ten leave python's and numpy's alone, their states are not taken any more:
+        at the end of a window they are still those of its start. A step that begins to draw from
+        them later is run again with other draws.
+        """
+        if self._num_watched < _NUM_WATCHED and self.micro_batches:
+            self._num_watched += 1
+            is_last = self._num_watched == _NUM_WATCHED
+            if self.micro_batches[-1].rng.has_moved():
+                self._num_watched = _NUM_WATCHED
+            elif is_last:
+                self._takes_python_and_numpy = False
 
     def note_loss(self, loss: Tensor) -> None:
-        """Keep a loss of the micro-batch in hand."""
+        """Keep a loss, detached, of the micro-batch in hand."""
         if self.micro_batches:
-            self.micro_batches[-1].losses.append(loss.detach())
+            self.micro_batches[-1].losses.append(loss)
 
     def clear(self) -> None:
         """Let go of all of them."""

@@ -1,11 +1,13 @@
 """What is caught is called by its name, with its step and its place."""
 
 import math
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch import LightningModule
@@ -183,10 +185,15 @@ def test_what_only_autocast_cannot_hold_is_named(tmp_path: Path) -> None:
     assert error.first.before.startswith("input of last (Linear) in [0, 3.4e+38]")
 
 
-def test_dropout_is_drawn_as_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "draw",
+    [random.random, np.random.rand, lambda: torch.rand(()).item()],
+    ids=["python", "numpy", "torch"],
+)
+def test_everything_is_drawn_as_it_was(draw: Callable[[], float], tmp_path: Path) -> None:
     def hook(net: Net, batch: Any, batch_idx: int, loss: Tensor) -> Tensor:
-        net.drawn = [*getattr(net, "drawn", []), torch.rand(3).tolist()]  # type: ignore[assignment]
-        lucky = torch.rand(()).item() < 0.2
+        net.drawn = [*getattr(net, "drawn", []), torch.rand(3).tolist(), draw()]  # type: ignore[assignment]
+        lucky = batch_idx > 12 and draw() < 0.2
         return loss * NAN if lucky else loss
 
     net = make_net(hook, dropout=0.5)
@@ -194,8 +201,8 @@ def test_dropout_is_drawn_as_it_was(tmp_path: Path) -> None:
     assert error.first is not None
     assert error.first.kind == "loss"
     drawn: Any = net.drawn
-    assert drawn[-1] == drawn[-2]
-    assert len(drawn) == error.step + 2
+    assert drawn[-2:] == drawn[-4:-2]
+    assert len(drawn) == 2 * (error.step + 2)
 
 
 def test_buffers_are_as_they_were(tmp_path: Path) -> None:
