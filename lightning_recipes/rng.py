@@ -7,6 +7,7 @@ with :func:`restore_rng_state`.
 """
 
 import operator
+import pickle
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -156,33 +157,48 @@ def preserve_rng(*, device: bool = True) -> Iterator[None]:
 
 
 class RNGSnapshot(NamedTuple):
-    """The states of the global generators as their libraries give them: quick to take."""
+    """The states of the global generators as their libraries give them: quick to take.
 
-    python: Any
-    numpy: dict[str, Any]
+    Those of python and numpy, of 2.5 KB each, take 30 of the 35 microseconds on the host.
+    """
+
     torch: Tensor
-    device: Tensor | None
+    device: Tensor | None = None
+    python: Any = None
+    numpy: dict[str, Any] | None = None
 
     @classmethod
-    def take(cls, *, device: bool = True) -> "RNGSnapshot":
-        """Look at all of them, the accelerator's with ``device``."""
+    def take(cls, *, device: bool = True, python_and_numpy: bool = True) -> "RNGSnapshot":
+        """Look at torch's, the accelerator's with ``device``, and python's and numpy's."""
         module = _device_module() if device else None
+        device_state = None if module is None else module[1].get_rng_state()
+        snapshot = cls(torch.get_rng_state(), device_state)
+        if not python_and_numpy:
+            return snapshot
         numpy = np.random.get_state(legacy=False)  # noqa: NPY002
         assert isinstance(numpy, dict)
-        device_state = None if module is None else module[1].get_rng_state()
-        return cls(random.getstate(), numpy, torch.get_rng_state(), device_state)
+        return snapshot._replace(python=random.getstate(), numpy=numpy)
+
+    def has_moved(self) -> bool:
+        """Return whether python's or numpy's generator was drawn from since."""
+        then, now = self, RNGSnapshot.take(device=False)
+        return then.python != now.python or pickle.dumps(then.numpy) != pickle.dumps(now.numpy)
 
     def put_back(self) -> None:
-        """Give all of them these states."""
-        random.setstate(self.python)
-        np.random.set_state(self.numpy)  # noqa: NPY002
+        """Give the generators these states."""
+        if self.python is not None and self.numpy is not None:
+            random.setstate(self.python)
+            np.random.set_state(self.numpy)  # noqa: NPY002
         torch.set_rng_state(self.torch)
         module = _device_module()
         if self.device is not None and module is not None:
             module[1].set_rng_state(self.device)
 
     def plain(self) -> dict[str, Any]:
-        """Return what :func:`capture_rng_state` returns."""
+        """Return what :func:`capture_rng_state` returns; what was not taken is as it is now."""
+        if self.python is None or self.numpy is None:
+            now = RNGSnapshot.take(device=False)
+            return self._replace(python=now.python, numpy=now.numpy).plain()
         version, words, gauss = self.python
         module = _device_module()
         device = None

@@ -1,6 +1,7 @@
 """What keeps weights that are not finite out of checkpoints."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -28,25 +29,44 @@ class CheckpointGuard:
         self.last_path: str | None = None
         self.is_in_exception = False
         self._replaced: Any = None
+        self._is_on = False
 
-    def install(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Let the trainer save nothing that is not finite."""
-        self.last_path, self.is_in_exception = None, False
+    def install(
+        self, trainer: Trainer, pl_module: LightningModule, *, before: Callable[[], None]
+    ) -> None:
+        """Let the trainer save nothing that is not finite.
+
+        Args:
+            trainer: The trainer.
+            pl_module: Its module.
+            before: What to do before each look, e.g. to raise an error that says more. Not called
+                while an exception is handled.
+        """
+        self.remove(trainer)  # an exception may have ended the last training, without a teardown
+        self.last_path, self.is_in_exception, self._is_on = None, False, True
         self._replaced = vars(trainer).get("save_checkpoint")
         save = trainer.save_checkpoint
 
         def save_if_finite(filepath: Any, *args: Any, **kwargs: Any) -> None:
-            self._check(trainer, pl_module, filepath)
+            if self._is_on:
+                if not self.is_in_exception:
+                    before()
+                self._check(trainer, pl_module, filepath)
             save(filepath, *args, **kwargs)
             self.last_path = str(filepath)
 
+        save_if_finite.guard = self  # type: ignore[attr-defined]
         trainer.save_checkpoint = save_if_finite  # type: ignore[method-assign]
 
     def remove(self, trainer: Trainer) -> None:
         """Let it save as before."""
-        vars(trainer).pop("save_checkpoint", None)
+        self._is_on = False
+        if getattr(vars(trainer).get("save_checkpoint"), "guard", None) is not self:
+            return  # somebody stands before this one, and would be sent away, too
+        del trainer.save_checkpoint
         if self._replaced is not None:
             trainer.save_checkpoint = self._replaced  # type: ignore[method-assign]
+        self._replaced = None
 
     def _check(self, trainer: Trainer, pl_module: LightningModule, filepath: Any) -> None:
         is_finite = _is_finite(pl_module)

@@ -166,7 +166,8 @@ def mark_metrics(trainer: Trainer, objects: list[Metric]) -> dict[str, Any]:
     """Return what :func:`roll_back_metrics` needs, at the price of one copy of small tensors.
 
     Lightning replaces its accumulated tensors and never changes them, so that references do. Of a
-    list of tensors, which grows with the epoch, its length is enough.
+    list of tensors, which grows with the epoch, its length is enough: that of this very list, since
+    the metrics of a collection come to share one when they are asked for.
     """
     return {
         "results": {
@@ -178,7 +179,7 @@ def mark_metrics(trainer: Trainer, objects: list[Metric]) -> dict[str, Any]:
             (
                 metric._update_count,
                 {
-                    name: len(state) if isinstance(state, list) else state.clone()
+                    name: (state, len(state)) if isinstance(state, list) else state.clone()
                     for name, state in metric.metric_state.items()
                 },
             )
@@ -210,8 +211,10 @@ def roll_back_metrics(
         result._computed = None
     for metric, (count, states) in zip(objects, mark["objects"], strict=True):
         for name, state in states.items():
-            if isinstance(state, int):
-                del getattr(metric, name)[state:]
+            if isinstance(state, tuple):
+                items, length = state
+                del items[length:]
+                setattr(metric, name, items)
             else:
                 setattr(metric, name, state.clone())
         metric._update_count = count

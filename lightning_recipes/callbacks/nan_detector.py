@@ -1,11 +1,10 @@
 """The first number that is not finite: caught, named, and kept out of the weights."""
 
 import math
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal, get_args
 
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
@@ -14,11 +13,15 @@ from torch.optim import Optimizer
 
 from lightning_recipes.callbacks.checkpoint_guard import CheckpointGuard
 from lightning_recipes.callbacks.origin_search import OriginSearch
+from lightning_recipes.callbacks.overflows import Overflows
 from lightning_recipes.callbacks.ranks import gather
 from lightning_recipes.callbacks.savepoint import Savepoint
 from lightning_recipes.callbacks.step_log import log_at_step
+from lightning_recipes.callbacks.taken_steps import drop_step
 from lightning_recipes.callbacks.unseen_steps import UnseenSteps
-from lightning_recipes.callbacks.window import Window
+from lightning_recipes.callbacks.window import Window, is_bad_loss
+from lightning_recipes.gradients import total_norm
+from lightning_recipes.nonfinite.capsule import check_folder
 from lightning_recipes.nonfinite.error import NonFiniteError
 from lightning_recipes.step_norm import (
     active_scaler,
@@ -36,7 +39,6 @@ Check = Literal["loss", "gradients"]
 
 _VERSION = 1
 _NOT_FINITE = "The loss or the gradients are not finite"
-_COUNTERS = ("skipped_steps", "overflows", "_skips_in_a_row", "_overflows_in_a_row")
 
 
 class NaNDetector(Callback):
@@ -61,7 +63,8 @@ class NaNDetector(Callback):
     ``"raise"`` :class:`~lightning_recipes.NonFiniteError` on all ranks, before the step is taken.
     ``"skip"``  The whole accumulation window is dropped on all ranks: weights, optimizer state,
                 buffers, metrics and epoch means are as if it had not been. The error comes after
-                ``max_skips`` in a row. A warm-up of ``WarmupCosineLR`` does not count the step.
+                ``max_skips`` in a row. ``WarmupCosineLR`` does not count the step. (A GradScaler
+                counts it as an overflow.)
     ``"warn"``  A warning at the first of several in a row; the step is taken.
     =========== ====================================================================================
 
@@ -69,7 +72,7 @@ class NaNDetector(Callback):
     logged key                   when it changes, at the number of the optimizer step
     ============================ ===================================================================
     ``nonfinite/skipped_steps``  steps dropped so far by ``"skip"``
-    ``nonfinite/overflows``      steps skipped so far by the scaler of float16
+    ``nonfinite/overflows``      steps skipped so far by the scaler of float16, of those looked at
     ============================ ===================================================================
 
     Under float16 with a GradScaler, gradients that are not finite beside a finite loss are an
@@ -85,13 +88,13 @@ class NaNDetector(Callback):
 
     Args:
         policy: What to do.
-        max_skips: How many steps in a row ``"skip"`` may drop before it raises.
+        max_skips: At how many bad steps in a row ``"skip"`` raises.
         check: What to look at: ``"loss"``, ``"gradients"`` or both.
         every_n_steps: Look at every n-th optimizer step only, and fetch nothing in between. What
-            happened there is found up to n - 1 steps later: the step is named, its batch is gone,
-            and so ``"skip"`` needs 1.
+            happened there is found up to n - 1 steps later, with a scaler at the end of the epoch
+            or before a checkpoint: the step is named, its batch is gone, and so ``"skip"`` needs 1.
         capsule_dir: Where to keep what :func:`~lightning_recipes.replay` needs to see it again: the
-            batch itself, so the files are for the owner only; at most 10 of them.
+            batch itself, so the files are for the owner only; at most 10 of each rank and fit.
         min_loss_scale: The loss scale under which float16 has collapsed.
         max_overflows: How many overflows in a row mean the same.
 
@@ -117,15 +120,9 @@ class NaNDetector(Callback):
             raise ValueError(f"policy must be one of {get_args(Policy)}, got {policy!r}.")
         if isinstance(check, str) or not check or not set(check) <= set(get_args(Check)):
             raise ValueError(f"check must hold one or both of {get_args(Check)}, got {check!r}.")
-        for name, value in (
-            ("max_skips", max_skips),
-            ("every_n_steps", every_n_steps),
-            ("max_overflows", max_overflows),
-        ):
+        for name, value in (("max_skips", max_skips), ("every_n_steps", every_n_steps)):
             if value < 1:
                 raise ValueError(f"{name} must be >= 1, got {value}.")
-        if not min_loss_scale > 0:
-            raise ValueError(f"min_loss_scale must be > 0, got {min_loss_scale}.")
         if policy == "skip" and every_n_steps > 1:
             raise ValueError(
                 f'policy="skip" needs every_n_steps=1, got {every_n_steps}: a step that is not '
@@ -136,27 +133,38 @@ class NaNDetector(Callback):
         self.check = tuple(check)
         self.every_n_steps = every_n_steps
         self.capsule_dir = capsule_dir
-        self.min_loss_scale = min_loss_scale
-        self.max_overflows = max_overflows
         self.skipped_steps = 0
-        self.overflows = 0
         self._skips_in_a_row = 0
-        self._overflows_in_a_row = 0
         self._is_warned = False
+        self._overflows = Overflows(min_loss_scale=min_loss_scale, max_overflows=max_overflows)
         self._unseen = UnseenSteps()
         self._window = Window()
         self._savepoint: Savepoint | None = None
         self._search: OriginSearch | None = None
         self._guard = CheckpointGuard()
+        self._metrics_before: dict[str, Tensor] = {}
+
+    @property
+    def overflows(self) -> int:
+        """Steps skipped so far by the scaler of float16, of those looked at."""
+        return self._overflows.count
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters."""
-        return {"version": _VERSION, **{name: getattr(self, name) for name in _COUNTERS}}
+        return {
+            "version": _VERSION,
+            "skipped_steps": self.skipped_steps,
+            "skips_in_a_row": self._skips_in_a_row,
+            "overflows": self._overflows.count,
+            "overflows_in_a_row": self._overflows.in_a_row,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on counting."""
-        for name in _COUNTERS:
-            setattr(self, name, state_dict[name])
+        self.skipped_steps = state_dict["skipped_steps"]
+        self._skips_in_a_row = state_dict["skips_in_a_row"]
+        self._overflows.count = state_dict["overflows"]
+        self._overflows.in_a_row = state_dict["overflows_in_a_row"]
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse what cannot work, before time is spent."""
@@ -169,7 +177,7 @@ class NaNDetector(Callback):
                 "manual optimization the module takes it itself. Use another policy, or skip there."
             )
         if self.capsule_dir is not None:
-            _check_writable(self.capsule_dir)
+            check_folder(self.capsule_dir)
         self._search = OriginSearch(self.capsule_dir)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -178,7 +186,7 @@ class NaNDetector(Callback):
         self._unseen.forget()
         self._is_warned = False
         self._savepoint = Savepoint(pl_module, with_metrics=self.policy == "skip")
-        self._guard.install(trainer, pl_module)
+        self._guard.install(trainer, pl_module, before=lambda: self._look_back(trainer))
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -197,9 +205,15 @@ class NaNDetector(Callback):
         self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
     ) -> None:
         """Let the gradients know of a loss that is not finite: 0 * inf is NaN, 0 * 1 nothing."""
-        self._window.note_loss(loss)
-        if "loss" in self.check and loss.requires_grad:
-            value = loss.detach()
+        value = loss.detach()
+        self._window.note_loss(value)
+        if "loss" not in self.check:
+            return
+        if self.every_n_steps > 1 and active_scaler(trainer) is not None:
+            # Between two looks the norm cannot tell it from an overflow.
+            is_bad = is_bad_loss(value, is_scaled=True).any()
+            self._unseen.note(torch.where(is_bad, math.nan, 0.0), trainer.global_step)
+        if loss.requires_grad:
             loss.register_hook(lambda gradient: gradient + 0.0 * value)  # type: ignore[no-untyped-call]
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -210,6 +224,7 @@ class NaNDetector(Callback):
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
         """Look at the norm, and act before the step."""
+        self._window.close()
         norm = step_norm(trainer, optimizer)
         verdict = norm
         if self.every_n_steps > 1 and active_scaler(trainer) is None:
@@ -217,8 +232,7 @@ class NaNDetector(Callback):
         if not self._is_checked(trainer):
             return
         if math.isfinite(verdict.item()):
-            self._skips_in_a_row = self._overflows_in_a_row = 0
-            self._is_warned = False
+            self._end_row()
         else:
             self._answer(trainer, pl_module, optimizer)
 
@@ -230,11 +244,19 @@ class NaNDetector(Callback):
         if is_stepped or not pl_module.automatic_optimization:
             self._window.clear()
 
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Remember what was logged before: training has its own alarm."""
+        self._metrics_before = dict(trainer.callback_metrics)
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warn of metrics that are not finite."""
         if trainer.sanity_checking:
             return
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        metrics = {
+            name: float(value)
+            for name, value in trainer.callback_metrics.items()
+            if value is not self._metrics_before.get(name)
+        }
         names = [name for name, value in metrics.items() if not math.isfinite(value)]
         if names:
             rank_zero_warn(
@@ -244,23 +266,26 @@ class NaNDetector(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Look at the steps since the last look."""
-        first_bad = self._unseen.first_bad()
-        if first_bad is not None:
-            self._answer_late(trainer, first_bad)
+        self._look_back(trainer)
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Wait for nobody any more: other ranks may be gone."""
+        """Wait for nobody any more: other ranks may be gone. Lightning calls no teardown."""
         self._guard.is_in_exception = True
+        self._let_go()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Leave nothing behind."""
         if stage == "fit":
             self._guard.remove(trainer)
-            self._window.clear()
-            self._unseen.forget()
-            self._savepoint = self._search = None
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._window.clear()
+        self._unseen.forget()
+        self._metrics_before.clear()
+        self._savepoint = self._search = None
 
     def _is_checked(self, trainer: Trainer) -> bool:
         # Several optimizers, by hand: a step of each counts as one.
@@ -268,14 +293,17 @@ class NaNDetector(Callback):
         return (step + 1) % self.every_n_steps == 0
 
     def _answer(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        first_bad = self._unseen.first_bad()
+        first_bad = self._first_unseen()
         if first_bad is not None and first_bad < trainer.global_step:
             self._answer_late(trainer, first_bad)
             return
         self._unseen.forget()
         scaler = active_scaler(trainer)
         is_loss_finite = all(gather(self._is_loss_finite(is_scaled=scaler is not None)))
-        if is_loss_finite and scaler is not None:
+        gradients = [parameter.grad for parameter in optimized_parameters(optimizer)]
+        if is_loss_finite and math.isfinite(float(total_norm(gradients, math.inf))):
+            self._end_row()  # their squares alone were too large for float32
+        elif is_loss_finite and scaler is not None:
             self._answer_overflow(trainer, pl_module, scaler.get_scale())
         elif is_loss_finite and "gradients" not in self.check:
             return
@@ -286,11 +314,25 @@ class NaNDetector(Callback):
         else:
             self._skip(trainer, pl_module, optimizer)
 
+    def _end_row(self) -> None:
+        self._skips_in_a_row = self._overflows.in_a_row = 0
+        self._is_warned = False
+
+    def _first_unseen(self) -> int | None:
+        return None if self.every_n_steps == 1 else self._unseen.first_bad()
+
+    def _look_back(self, trainer: Trainer) -> None:
+        first_bad = self._first_unseen()
+        if first_bad is not None:
+            self._answer_late(trainer, first_bad)
+
     def _answer_late(self, trainer: Trainer, step: int) -> None:
+        is_taken = active_scaler(trainer) is None
         text = (
             f"The loss or the gradients were not finite at optimizer step {step}, which lies "
-            f"between two looks, every {self.every_n_steps} steps: the weights have had it, and "
-            f"the batch is gone. Newest checkpoint: {self._guard.last_path or 'none yet'}. Resume "
+            f"between two looks, every {self.every_n_steps} steps: "
+            f"{'the weights have had it' if is_taken else 'the scaler has skipped it'}, and the "
+            f"batch is gone. Newest checkpoint: {self._guard.last_path or 'none yet'}. Resume "
             "with every_n_steps=1 to see where it begins."
         )
         if self.policy == "raise":
@@ -301,21 +343,14 @@ class NaNDetector(Callback):
         self._unseen.forget()
 
     def _answer_overflow(self, trainer: Trainer, pl_module: LightningModule, scale: float) -> None:
-        self.overflows += 1
-        self._overflows_in_a_row += 1
+        collapse = self._overflows.add(scale)
         log_at_step(trainer, {"nonfinite/overflows": self.overflows}, trainer.global_step)
-        if scale >= self.min_loss_scale and self._overflows_in_a_row < self.max_overflows:
+        if collapse is None:
             return
-        text = (
-            f"The loss scale of float16 has collapsed: it is {scale:g} (min_loss_scale is "
-            f"{self.min_loss_scale:g}) after {self._overflows_in_a_row} overflows in a row "
-            f"(max_overflows is {self.max_overflows}). A smaller one will not help: train in "
-            "bfloat16, or mend what is named here"
-        )
         if self.policy == "warn":
-            self._warn(trainer, pl_module, text)
+            self._warn(trainer, pl_module, collapse)
         else:
-            self._raise(trainer, pl_module, text)
+            self._raise(trainer, pl_module, collapse)
 
     def _raise(self, trainer: Trainer, pl_module: LightningModule, text: str) -> None:
         assert self._savepoint is not None
@@ -340,13 +375,7 @@ class NaNDetector(Callback):
         rank_zero_warn(f"{error}\nThis optimizer step is skipped ({self.skipped_steps} so far).")
         log_at_step(trainer, {"nonfinite/skipped_steps": self.skipped_steps}, trainer.global_step)
         self._savepoint.roll_back(trainer)
-        if gradient_scale(trainer, optimizer) is None:
-            optimizer.zero_grad(set_to_none=True)
-        else:
-            # A fused optimizer in float16 skips by itself, inside its step, and the scaler insists
-            # on gradients to look at.
-            gradients = [p.grad for p in optimized_parameters(optimizer) if p.grad is not None]
-            gradients[0].fill_(math.nan)
+        drop_step(optimizer, is_scaled=gradient_scale(trainer, optimizer) is not None)
 
     def _is_loss_finite(self, *, is_scaled: bool) -> bool:
         return all(
@@ -367,14 +396,3 @@ class NaNDetector(Callback):
             epoch=trainer.current_epoch,
             origins=origins,
         )
-
-
-def _check_writable(folder: str) -> None:
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ValueError(
-            f"capsule_dir must be a folder that can be written, got {folder!r} ({error})."
-        ) from error

@@ -2,6 +2,7 @@
 
 import warnings
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,24 +54,33 @@ class OriginSearch:
         now = Savepoint(pl_module)
         now.mark(trainer)
         before.roll_back_buffers()
-        mine = None
+        mine = perhaps = None
         for place, micro_batch in enumerate(window.micro_batches):
             before_this = Savepoint(pl_module, with_metrics=False)
             before_this.mark(trainer)
             findings = self._findings(trainer, pl_module, micro_batch)
-            if findings and mine is None:
+            if not findings or mine is not None:
+                continue
+            origin = Origin(
+                rank=trainer.global_rank,
+                batch_idx=micro_batch.batch_idx,
+                micro_batch=place,
+                num_micro_batches=len(window.micro_batches),
+                findings=findings,
+            )
+            if any(finding.is_certain for finding in findings):
                 before_this.roll_back_buffers()
-                mine = Origin(
-                    rank=trainer.global_rank,
-                    batch_idx=micro_batch.batch_idx,
-                    micro_batch=place,
-                    num_micro_batches=len(window.micro_batches),
-                    findings=findings,
-                    capsule=self._keep(trainer, pl_module, micro_batch, findings),
-                )
+                capsule = self._keep(trainer, pl_module, micro_batch, findings)
+                mine = replace(origin, capsule=capsule)
+            else:
+                perhaps = perhaps or origin
         now.roll_back(trainer)
-        origins = [origin for origin in gather(mine) if origin is not None]
-        return origins or self._of_all_ranks(trainer, pl_module)
+        # Masks, which every rank may have, are for when nobody has anything else.
+        return (
+            [origin for origin in gather(mine) if origin is not None]
+            or self._of_all_ranks(trainer, pl_module)
+            or [origin for origin in gather(perhaps) if origin is not None]
+        )
 
     def _findings(
         self, trainer: Trainer, pl_module: LightningModule, micro_batch: MicroBatch

@@ -23,7 +23,10 @@ class Savepoint:
     """
 
     def __init__(self, pl_module: LightningModule, *, with_metrics: bool = True) -> None:
-        self._buffers = list(pl_module.buffers())
+        self._places = [
+            (module, name) for module in pl_module.modules() for name in module._buffers
+        ]
+        self._buffers: list[Tensor | None] = []
         self._saved_buffers: list[Tensor] = []
         self._with_metrics = with_metrics
         self._metrics = [metric for _, metric in metric_state.metric_objects(pl_module)]
@@ -38,10 +41,13 @@ class Savepoint:
             trainer: The trainer.
             is_new_epoch: Whether the first batch of an epoch is about to begin.
         """
-        if not self._saved_buffers:
-            self._saved_buffers = [torch.empty_like(buffer) for buffer in self._buffers]
-        if self._buffers:
-            torch._foreach_copy_(self._saved_buffers, self._buffers)
+        # By name: many a module does not change a buffer but replaces it.
+        self._buffers = [module._buffers[name] for module, name in self._places]
+        buffers = self._present()
+        if list(map(_layout, self._saved_buffers)) != list(map(_layout, buffers)):
+            self._saved_buffers = [torch.empty_like(buffer) for buffer in buffers]
+        if buffers:
+            torch._foreach_copy_(self._saved_buffers, buffers)
         if self._with_metrics:
             self._mark = metric_state.mark_metrics(trainer, self._metrics)
             self._is_new_epoch = is_new_epoch
@@ -57,5 +63,15 @@ class Savepoint:
     @torch.no_grad()
     def roll_back_buffers(self) -> None:
         """Make the buffers what they were at the mark."""
-        if self._buffers:
-            torch._foreach_copy_(self._buffers, self._saved_buffers)
+        if self._saved_buffers:
+            torch._foreach_copy_(self._present(), self._saved_buffers)
+        for (module, name), buffer in zip(self._places, self._buffers, strict=True):
+            if module._buffers[name] is not buffer:
+                module._buffers[name] = buffer
+
+    def _present(self) -> list[Tensor]:
+        return [buffer for buffer in self._buffers if buffer is not None]
+
+
+def _layout(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.dtype, tensor.device

@@ -1,11 +1,27 @@
 """Whether an optimizer step was taken, or only called."""
 
+import math
 from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
-__all__ = ["TakenSteps"]
+__all__ = ["TakenSteps", "drop_step"]
+
+
+def drop_step(optimizer: Optimizer, *, is_scaled: bool) -> None:
+    """Let the coming step of an optimizer change nothing, not even its own state.
+
+    Args:
+        optimizer: Called right after, as always.
+        is_scaled: Whether its gradients are still multiplied by a loss scale: then it is fused and
+            skips by itself, and the scaler insists on gradients to look at.
+    """
+    if not is_scaled:
+        optimizer.zero_grad(set_to_none=True)
+        return
+    gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+    next(gradient for gradient in gradients if gradient is not None).fill_(math.nan)
 
 
 class TakenSteps:

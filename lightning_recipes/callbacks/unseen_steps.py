@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from lightning_recipes.callbacks.ranks import gather
+
 __all__ = ["UnseenSteps"]
 
 
@@ -24,9 +26,9 @@ class UnseenSteps:
         return torch.where(self._first_bad < 0, norm, math.nan)
 
     def first_bad(self) -> int | None:
-        """Return the first bad step since the last :meth:`forget`; waits for the device."""
-        step = -1 if self._first_bad is None else int(self._first_bad)
-        return None if step < 0 else step
+        """Return the first bad step of any rank since the last :meth:`forget`: a collective."""
+        mine = -1 if self._first_bad is None else int(self._first_bad)
+        return min((step for step in gather(mine) if step >= 0), default=None)
 
     def forget(self) -> None:
         """Begin anew."""

@@ -1,6 +1,9 @@
 """A file that holds what is needed to see a number go wrong again."""
 
 import os
+import pickle
+import tempfile
+import zipfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ import torch
 from lightning_recipes.nonfinite.finding import Finding
 from lightning_recipes.nonfinite.plain import from_plain, num_bytes, to_plain
 
-__all__ = ["Capsule"]
+__all__ = ["Capsule", "check_folder"]
 
 _VERSION = 1
 _MAX_BYTES = 1 << 30
@@ -75,10 +78,11 @@ class Capsule:
 
         Raises:
             ValueError: It is no capsule, or one of another version.
+            OSError: It cannot be read.
         """
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = _load(path)
         version = content.pop("version", None) if isinstance(content, dict) else None
-        if version != _VERSION:
+        if type(version) is not int or version != _VERSION:
             raise ValueError(
                 f"{path} is no capsule of version {_VERSION} (found {version!r}): give the file "
                 "that NaNDetector(capsule_dir=...) wrote."
@@ -86,3 +90,31 @@ class Capsule:
         content["batch"] = from_plain(content["batch"])
         content["findings"] = [Finding(**finding) for finding in content["findings"]]
         return cls(**content)
+
+
+def _load(path: str | os.PathLike[str]) -> Any:
+    """Return what is in a file; None if torch did not write it, or not plain types."""
+    with open(path, "rb") as file:
+        if not zipfile.is_zipfile(file):
+            return None  # which torch.load would try to read as a pickle, with any error
+        file.seek(0)
+        try:
+            return torch.load(file, map_location="cpu", weights_only=True)
+        except (pickle.UnpicklingError, RuntimeError):
+            return None
+
+
+def check_folder(folder: str) -> None:
+    """Make the folder of capsules, before there is one to write.
+
+    Raises:
+        ValueError: It cannot be written.
+    """
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"capsule_dir must be a folder that can be written, got {folder!r} ({error})."
+        ) from error

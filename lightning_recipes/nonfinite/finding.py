@@ -109,6 +109,11 @@ class Finding:
             kind=kind, name=name, detail=str(values), before=before, is_masked=values.is_masked
         )
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether it says what is wrong: -inf in a batch or an activation can be a mask."""
+        return self.kind in ("loss", "gradient") or not (self.is_masked or self.kind == "replay")
+
     def __str__(self) -> str:
         before = f"; just before: {self.before}" if self.before else ""
         return f"{self.kind} {self.name}: {self.detail}{before}".replace(" : ", ": ")

@@ -10,6 +10,7 @@ from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from lightning_recipes.nonfinite.capsule import Capsule
 from lightning_recipes.nonfinite.finding import Finding
@@ -40,6 +41,9 @@ def replay(capsule: str | os.PathLike[str], module: LightningModule) -> list[Fin
     """
     kept = Capsule.read(capsule)
     if kept.weights is not None:
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            if name in kept.weights:  # in the precision of the training, e.g. "bf16-true"
+                tensor.data = tensor.data.to(kept.weights[name].dtype)
         module.load_state_dict(kept.weights)
     module.train()
     device = module.device
@@ -68,8 +72,7 @@ def find_again(
 ) -> list[Finding]:
     """Run ``training_step`` on a batch, with nothing logged and the generators put back.
 
-    An exception inside the step is a finding, too: with numbers that are not finite it may well be
-    their consequence, and the other ranks wait for this one.
+    An exception inside the step is a finding, too.
 
     Args:
         module: The module itself, not its DDP wrapper: nothing is reduced.
@@ -82,12 +85,13 @@ def find_again(
 
     Returns:
         What is not finite, the earliest first: in the batch, in the weights, in the step. Where
-        -inf is all that is not finite comes last: it can be a mask.
+        -inf is all that is not finite comes later: it can be a mask, and in a batch will be one.
     """
+    copy = tree_map(lambda leaf: leaf, batch)  # the step may take something out of it
     args = (
-        (batch, batch_idx)
+        (copy, batch_idx)
         if is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)
-        else (batch,)
+        else (copy,)
     )
 
     def run() -> Any:
@@ -101,12 +105,8 @@ def find_again(
     eager = torch.compiler.set_stance("force_eager")
     with eager, preserve_rng(), _nothing_logged(module), torch.enable_grad():
         restore_rng_state(rng)
-        try:
-            findings += trace(module, run, backward=backward)
-        except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-            findings.append(Finding(kind="replay", name="of the training step", detail=text))
-    return sorted(findings, key=lambda finding: finding.is_masked)
+        findings += trace(module, run, backward=backward)
+    return sorted(findings, key=lambda finding: finding.is_masked * (1 + (finding.kind == "batch")))
 
 
 @contextmanager

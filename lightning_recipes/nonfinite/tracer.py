@@ -5,12 +5,13 @@ Only for when it is known that there is one: every look at a tensor waits for it
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
+from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from lightning_recipes.gradients import nonfinite_names
 from lightning_recipes.nonfinite.finding import Finding, Values, is_float, listed
@@ -28,30 +29,31 @@ def trace(
     pass goes through ``torch.autograd.grad``. Buffers, generators and what the step sets on the
     module are the caller's to put back.
 
+    An exception is a finding, too: with numbers that are not finite it may well be their
+    consequence, and other ranks wait for this one.
+
     Args:
         module: Its submodules are watched, in the order in which they run.
         run: Computes the loss, as the training step does.
         backward: Whether to go back from a finite loss.
     """
     watch = _Watch(module)
-    with watch.forward():
-        loss = run()
-    findings = list(watch.findings)
-    if loss is None:
-        return findings
-    if not Values.of(loss).is_finite:
-        findings.append(Finding.in_tensor("loss", "", loss, "" if findings else watch.last_finite))
-    elif backward and loss.requires_grad:
-        findings += watch.backward(loss)
-    return findings
+    with watch.hooks():
+        try:
+            loss = run()
+            if loss is not None:
+                watch.look_at_loss(loss, backward=backward)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            watch.findings.append(Finding(kind="replay", name="of the training step", detail=text))
+    return watch.findings
 
 
 def find_in_batch(batch: Any) -> list[Finding]:
     """Return the fields of a batch that are not finite, e.g. ``[0]['image']``."""
-    leaves, _ = tree_flatten_with_path(batch)
     return [
-        Finding.in_tensor("batch", f"field {keystr(path)}".rstrip(), leaf)
-        for path, leaf in leaves
+        Finding.in_tensor("batch", f"field {path}".rstrip(), leaf)
+        for path, leaf in _leaves(batch)
         if is_float(leaf) and not Values.of(leaf).is_finite
     ]
 
@@ -81,42 +83,36 @@ class _Watch:
         self.names = {id(part): _title(name, part) for name, part in module.named_modules()}
         self.findings: list[Finding] = []
         self.last_finite = ""
-        self.outputs: list[tuple[str, Tensor]] = []
+        self.handles = ExitStack()
 
     @contextmanager
-    def forward(self) -> Iterator[None]:
-        with ExitStack() as hooks:
+    def hooks(self) -> Iterator[None]:
+        with self.handles:
             for part in self.module.modules():
                 before = part.register_forward_pre_hook(self._look_at_input, with_kwargs=True)
-                hooks.callback(before.remove)
-                hooks.callback(part.register_forward_hook(self._look_at_output).remove)
+                self.handles.callback(before.remove)
+                self.handles.callback(part.register_forward_hook(self._look_at_output).remove)
             yield
 
-    def backward(self, loss: Tensor) -> list[Finding]:
-        seen: list[Finding] = []
-        last_finite = f"loss {float(loss.detach()):.4g}"
+    def look_at_loss(self, loss: Tensor, *, backward: bool) -> None:
+        if not Values.of(loss).is_finite:
+            before = "" if self.findings else self.last_finite
+            self.findings.append(Finding.in_tensor("loss", "", loss, before))
+        elif backward and loss.requires_grad:
+            self.last_finite = f"loss {float(loss.detach()):.4g}"
+            self._go_back(loss)
 
-        def look(name: str, gradient: Tensor) -> None:
-            nonlocal last_finite
-            values = Values.of(gradient)
-            if values.is_finite:
-                last_finite = f"gradient of {name} in {values.range}"
-            elif not seen:
-                seen.append(Finding.in_tensor("gradient", f"of {name}", gradient, last_finite))
-
-        with ExitStack() as hooks:
-            for name, output in self.outputs:
-                hook = output.register_hook(partial(look, name))  # type: ignore[no-untyped-call]
-                hooks.callback(hook.remove)
-            named = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
-            gradients = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    def _go_back(self, loss: Tensor) -> None:
+        named = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+        if not named:
+            return
+        gradients = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
         names = nonfinite_names(zip(named, gradients, strict=True))
         if names:
             first = next(g for n, g in zip(named, gradients, strict=True) if n == names[0])
             assert first is not None
-            of_parameters = Finding.in_tensor("gradient", f"of {listed(names)}", first, last_finite)
-            seen.append(of_parameters)
-        return seen
+            name = f"of {listed(names)}"
+            self.findings.append(Finding.in_tensor("gradient", name, first, self.last_finite))
 
     def _look_at_input(self, part: nn.Module, args: Any, kwargs: Any) -> None:
         self._look(f"input of {self.names[id(part)]}", (args, kwargs))
@@ -124,10 +120,22 @@ class _Watch:
     def _look_at_output(self, part: nn.Module, args: Any, output: Any) -> None:
         name = f"output of {self.names[id(part)]}"
         self._look(name, output)
-        self.outputs += [(name, leaf) for leaf in tree_leaves(output) if _has_history(leaf)]
+        for _, leaf in _leaves(output):
+            if isinstance(leaf, Tensor) and leaf.requires_grad:
+                # Here, and not before the way back: what comes may change the tensor in place.
+                hook = leaf.register_hook(partial(self._look_at_gradient, name))  # type: ignore[no-untyped-call]
+                self.handles.callback(hook.remove)
+
+    def _look_at_gradient(self, name: str, gradient: Tensor) -> None:
+        values = Values.of(gradient)
+        if values.is_finite:
+            self.last_finite = f"gradient of {name} in {values.range}"
+        elif not any(finding.kind == "gradient" for finding in self.findings):
+            found = Finding.in_tensor("gradient", f"of {name}", gradient, self.last_finite)
+            self.findings.append(found)
 
     def _look(self, name: str, content: Any) -> None:
-        for leaf in tree_leaves(content):
+        for _, leaf in _leaves(content):
             if not is_float(leaf) or any(not finding.is_masked for finding in self.findings):
                 continue
             values = Values.of(leaf)
@@ -142,5 +150,12 @@ def _title(name: str, part: nn.Module) -> str:
     return f"{name} ({kind})" if name else kind
 
 
-def _has_history(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad
+def _leaves(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what a nest holds, with the paths to it; dataclasses are looked into, too."""
+    for keys, leaf in tree_flatten_with_path(content)[0]:
+        name = path + keystr(keys)
+        if is_dataclass(leaf) and not isinstance(leaf, type):
+            for field in fields(leaf):
+                yield from _leaves(getattr(leaf, field.name, None), f"{name}.{field.name}")
+        else:
+            yield name, leaf
