@@ -6,10 +6,11 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lightning_recipes import ResumableDataLoader
+from lightning_recipes import PadCollate, ResumableDataLoader
 from lightning_recipes.cli import LossProgressBar
 from tests.project import NUM_BATCHES, PointsDataModule, make_module, make_trainer
 
@@ -61,3 +62,17 @@ def test_no_synchronisation_off_the_logging_steps(tmp_path: Path) -> None:
     few = synchronisations(tmp_path / "few", 2)
     many = synchronisations(tmp_path / "many", NUM_BATCHES)
     assert few == many
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("make", [list, torch.tensor])
+def test_padding_takes_no_operator_per_sample(make: Any, side: Any) -> None:
+    collate = PadCollate(side=side)
+    calls = []
+    for num_samples in (2, 64):
+        samples = [{"tokens": make([1, *range(i)]), "label": i} for i in range(num_samples)]
+        with Operators() as operators:
+            collate(samples)
+        calls.append(operators.calls)
+    assert calls[0] == calls[1]
+    assert calls[0]["cat"] == 1

@@ -9,11 +9,11 @@ import torch
 from lightning_recipes.data.columns import check_alike, tensor_of_numbers, to_tensors
 from lightning_recipes.data.containers import (
     at,
+    column,
     describe,
     field_names,
     fields,
-    get,
-    has_fields_of,
+    first_unlike,
     join,
     rebuild,
 )
@@ -57,8 +57,8 @@ class PadCollate:
             ``max_length`` steps, ``side="left"`` the last; ``lengths`` counts what was kept.
         side: ``"right"`` pads after the sequence, ``"left"`` before it (:class:`LeftPadded`).
         ragged_dims: Fields of which several leading axes are ragged, and how many: with
-            ``{"image": 2}`` samples are (H_i, W_i, ...), ``.lengths`` is (B, 2) and ``.mask``
-            (B, H, W).
+            ``{"image": 2}`` samples are (H_i, W_i, ...), channels last, ``.lengths`` is (B, 2) and
+            ``.mask`` (B, H, W). Padding, rounding and ``max_length`` apply to each.
         fixed: Fields with a first axis that is no sequence, e.g. an image's channels.
 
     Raises:
@@ -123,29 +123,24 @@ class PadCollate:
     def _collate(self, samples: Sequence[Any], path: str) -> Any:
         first = samples[0]
         if (names := field_names(first)) is not None:
-            for i, sample in enumerate(samples):
-                if not has_fields_of(sample, first):
-                    raise ValueError(
-                        f"All samples must have the fields of the first, which is "
-                        f"{describe(first)} in {at(path)}; sample {i} of the batch is "
-                        f"{describe(sample)}."
-                    )
-            columns = [
-                self._collate([get(sample, name) for sample in samples], join(path, name))
-                for name in names
-            ]
+            if (i := first_unlike(samples)) is not None:
+                raise ValueError(
+                    f"All samples must have the fields of the first, which is {describe(first)} in "
+                    f"{at(path)}; sample {i} of the batch is {describe(samples[i])}."
+                )
+            columns = [self._collate(column(samples, name), join(path, name)) for name in names]
             return rebuild(first, names, columns)
         if first is None or isinstance(first, str | bytes):
             check_alike(samples, path, "type", type, "Strings and None come back as a list.")
             return list(samples)
         return self._collate_numbers(samples, path)
 
-    def _collate_numbers(self, column: Sequence[Any], path: str) -> Any:
+    def _collate_numbers(self, fields: Sequence[Any], path: str) -> Any:
         is_ragged = path in self.ragged_dims
-        if not is_ragged and (numbers := tensor_of_numbers(column)) is not None:
+        if not is_ragged and (numbers := tensor_of_numbers(fields)) is not None:
             return numbers
         padding = self._padding(path)
-        tensors = to_tensors(column, path, pad_value=padding.value, num_ragged=padding.num_ragged)
+        tensors = to_tensors(fields, path, pad_value=padding.value, num_ragged=padding.num_ragged)
         if path in self.fixed or not (is_ragged or tensors[0].ndim):
             way_out = "Fixed fields are not padded."
             check_alike(tensors, path, "shape", lambda tensor: tuple(tensor.shape), way_out)

@@ -34,19 +34,14 @@ def to_tensors(
     kinds = set(map(type, column))
     if kinds == {Tensor}:
         tensors = list(column)
-    elif (
-        kinds == {list}
-        and (flat := tensor_of_numbers(list(chain.from_iterable(column)))) is not None
-    ):
+    elif kinds == {list} and (flat := _flat(column)) is not None:
         tensors = list(torch.split(flat, [len(numbers) for numbers in column]))
     else:
         tensors = _to_tensors_one_by_one(column, path, pad_value, num_ragged)
-    check_alike(
-        tensors, path, "rank", attrgetter("ndim"), "A number among sequences is a list of one."
-    )
-    check_alike(
-        tensors, path, "dtype", attrgetter("dtype"), "Convert to one dtype in the data set."
-    )
+    way_out = "A number among sequences is a list of one."
+    check_alike(tensors, path, "rank", attrgetter("ndim"), way_out)
+    way_out = "Convert to one in the data set; an empty tensor or array has one, too."
+    check_alike(tensors, path, "dtype", attrgetter("dtype"), way_out)
     if any(tensor.layout is not torch.strided for tensor in tensors):
         raise ValueError(f"PadCollate takes dense tensors; {at(path)} is of another layout.")
     return tensors
@@ -80,6 +75,10 @@ def check_alike(
             f"All samples must have one {what} in {at(path)}; the first of the batch has "
             f"{found[0]}, sample {index} has {found[index]}. {way_out}"
         )
+
+
+def _flat(lists: Sequence[list[Any]]) -> Tensor | None:
+    return tensor_of_numbers(list(chain.from_iterable(lists)))
 
 
 def _to_tensors_one_by_one(

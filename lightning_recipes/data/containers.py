@@ -1,10 +1,20 @@
 """What samples are built of: mappings, tuples, named tuples and dataclasses of fields."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["at", "describe", "field_names", "fields", "get", "has_fields_of", "join", "rebuild"]
+__all__ = [
+    "at",
+    "column",
+    "describe",
+    "field_names",
+    "fields",
+    "first_unlike",
+    "get",
+    "join",
+    "rebuild",
+]
 
 
 def field_names(sample: Any) -> tuple[Any, ...] | None:
@@ -18,20 +28,33 @@ def field_names(sample: Any) -> tuple[Any, ...] | None:
     return None
 
 
-def has_fields_of(sample: Any, first: Any) -> bool:
-    """Return whether two containers are of one type and have the same fields, in any order."""
-    if type(sample) is not type(first):
-        return False
+def first_unlike(samples: Sequence[Any]) -> int | None:
+    """Return which container has another type or other fields than the first, or None.
+
+    The keys of a mapping may come in any order.
+    """
+    first = samples[0]
     if isinstance(first, Mapping):
-        return bool(sample.keys() == first.keys())
-    return not isinstance(first, tuple) or len(sample) == len(first)
+        keys = first.keys()
+        alike = (type(sample) is type(first) and sample.keys() == keys for sample in samples)
+    elif isinstance(first, tuple):
+        size = len(first)
+        alike = (type(sample) is type(first) and len(sample) == size for sample in samples)
+    else:
+        alike = (type(sample) is type(first) for sample in samples)
+    return next((i for i, is_alike in enumerate(alike) if not is_alike), None)
 
 
-def get(sample: Any, name: Any) -> Any:
-    """Return a container's field."""
-    if isinstance(sample, Mapping) or isinstance(name, int):
-        return sample[name]
-    return getattr(sample, name)
+def column(samples: Sequence[Any], name: Any) -> list[Any]:
+    """Return one field of all containers, which are alike."""
+    if isinstance(samples[0], Mapping) or isinstance(name, int):
+        return [sample[name] for sample in samples]
+    return [getattr(sample, name) for sample in samples]
+
+
+def get(container: Any, name: Any) -> Any:
+    """Return one field of a container."""
+    return column([container], name)[0]
 
 
 def rebuild(like: Any, names: tuple[Any, ...], values: list[Any]) -> Any:

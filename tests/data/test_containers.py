@@ -79,6 +79,13 @@ def test_mappings_of_one_type_may_order_their_keys_as_they_like() -> None:
         PadCollate()([OrderedDict(a=1), {"a": 1}])
 
 
+def test_containers_of_different_types_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"a Text in field 'a'; sample 2 of the batch is a Sample"):
+        PadCollate()([{"a": Text(1, "en")}] * 2 + [{"a": Sample(1, 2)}])
+    with pytest.raises(ValueError, match=r"a Note of 2 fields .*; sample 1 .* a tuple of 2 fields"):
+        PadCollate()([Note(1, 2), (1, 2)])
+
+
 @pytest.mark.parametrize("empty", [{}, ()])
 def test_a_container_may_be_empty(empty: Any) -> None:
     assert PadCollate()([{"a": empty}, {"a": empty}]) == {"a": empty}
