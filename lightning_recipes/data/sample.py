@@ -49,16 +49,16 @@ def first_difference(one: Any, two: Any) -> str | None:
 
 
 def _copy(sample: Any, path: str) -> Any:
-    names = _names(sample)
-    if names is not None:
-        copies = [_copy(get(sample, name), _join(path, name)) for name in names]
-        return copies if isinstance(sample, list) else rebuild(sample, names, copies)
     if isinstance(sample, Tensor) and sample.layout == torch.strided:
         return sample.detach().clone()
     if isinstance(sample, np.ndarray) and not sample.dtype.hasobject:
         return sample.copy(order="K")
     if sample is None or isinstance(sample, int | float | complex | str | bytes | np.generic):
         return sample
+    names = _names(sample)
+    if names is not None:
+        copies = [_copy(get(sample, name), _join(path, name)) for name in names]
+        return copies if isinstance(sample, list) else rebuild(sample, names, copies)
     raise TypeError(
         "A sample is made of dense tensors, numpy arrays, numbers, strings, bytes and None in "
         f"lists, tuples, dicts and dataclasses; {f'field {path!r}' if path else 'the sample'} is a "

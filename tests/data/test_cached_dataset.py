@@ -166,7 +166,9 @@ def test_a_copy_for_another_process_starts_empty() -> None:
     samples: Any = [torch.zeros(100_000)]
     cached = CachedDataset(samples, max_bytes=10**6)
     cached[0]
-    other = pickle.loads(pickle.dumps(cached))
+    pickled = pickle.dumps(cached)
+    assert len(pickled) < len(pickle.dumps(samples)) + 1000
+    other = pickle.loads(pickled)
     assert (other.num_bytes, other.max_bytes, other.num_checks) == (0, 10**6, 16)
     assert torch.equal(other[0], cached[0])
     assert other.num_bytes == cached.num_bytes > 400_000

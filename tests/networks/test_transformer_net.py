@@ -6,6 +6,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from lightning_recipes.networks import TransformerNet, transformer_net
+from lightning_recipes.networks.rotary import rotate
 from tests.networks.words import WORDS, pad
 
 
@@ -54,6 +55,16 @@ def test_no_softmax_is_over_nothing_and_no_step_attends_to_padding(
     for seen in masks:
         assert seen[2].all()
         assert torch.equal(seen[[0, 1, 3], 0, 0], mask[[0, 1, 3]])
+
+
+def test_positions_matter_by_their_distance_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    net = TransformerNet(num_classes=3).double().eval()
+    expected = net(*pad(WORDS))
+    monkeypatch.setattr(
+        transformer_net, "rotate", lambda features, positions: rotate(features, positions + 7)
+    )
+    torch.testing.assert_close(net(*pad(WORDS)), expected, rtol=1e-10, atol=1e-10)
 
 
 def test_the_distance_of_symbols_matters() -> None:
