@@ -19,7 +19,7 @@ PURE = [
     "data/bucket_order.py",
     "data/cached_dataset.py",
     "data/collate.py",
-    "data/column.py",
+    "data/flat_array.py",
     "data/columns.py",
     "data/containers.py",
     "data/length_buckets.py",

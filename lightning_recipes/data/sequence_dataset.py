@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from lightning_recipes.data.column import Source, copy_rows, open_column
+from lightning_recipes.data.flat_array import Source, copy_rows, open_array
 
 __all__ = ["SequenceDataset"]
 
@@ -62,9 +62,9 @@ class SequenceDataset(Dataset[Any]):
             for name, source in sources.items()
             if isinstance(source, str | os.PathLike)
         }
-        self.values = open_column(values, "values")
+        self.values = open_array(values, "values")
         self.offsets = _open_offsets(offsets)
-        self.labels = None if labels is None else open_column(labels, "labels")
+        self.labels = None if labels is None else open_array(labels, "labels")
         self._check()
         lengths = self.lengths
         if (lengths < 0).any():
@@ -166,7 +166,7 @@ class SequenceDataset(Dataset[Any]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         for name, path in self._paths.items():
-            column = _open_offsets(path) if name == "offsets" else open_column(path, name)
+            column = _open_offsets(path) if name == "offsets" else open_array(path, name)
             setattr(self, name, column)
         self._check()
 
@@ -186,7 +186,7 @@ class SequenceDataset(Dataset[Any]):
 
 
 def _open_offsets(source: Source) -> NDArray[np.int64]:
-    offsets = np.asarray(open_column(source, "offsets"))
+    offsets = np.asarray(open_array(source, "offsets"))
     if offsets.dtype.kind not in "iu":
         raise TypeError(f"offsets are integers, got {offsets.dtype}. Convert them with .astype().")
     return offsets.astype(np.int64, copy=False)
