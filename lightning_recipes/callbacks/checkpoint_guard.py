@@ -11,7 +11,7 @@ from lightning_recipes.gradients import total_norm
 from lightning_recipes.nonfinite.error import NonFiniteError
 from lightning_recipes.nonfinite.tracer import find_in_weights
 
-__all__ = ["CheckpointGuard"]
+__all__ = ["CheckpointGuard", "refuse_nonfinite"]
 
 
 class CheckpointGuard:
@@ -69,16 +69,35 @@ class CheckpointGuard:
         self._replaced = None
 
     def _check(self, trainer: Trainer, pl_module: LightningModule, filepath: Any) -> None:
-        is_finite = _is_finite(pl_module)
-        if all([is_finite] if self.is_in_exception else gather(is_finite)):
-            return
-        found = "; ".join(map(str, find_in_weights(pl_module))) or "on another rank"
-        raise NonFiniteError(
-            f"The weights are not finite ({found}), so {filepath} was not written and no older "
-            f"file was replaced. Newest file of this run: {self.last_path or 'none yet'}.",
-            step=trainer.global_step,
-            epoch=trainer.current_epoch,
+        newest = f"Newest file of this run: {self.last_path or 'none yet'}."
+        refuse_nonfinite(
+            trainer, pl_module, f"{filepath} was not written. {newest}", alone=self.is_in_exception
         )
+
+
+def refuse_nonfinite(
+    trainer: Trainer, pl_module: LightningModule, consequence: str, *, alone: bool = False
+) -> None:
+    """Raise on all ranks if the weights of any are not finite: a collective, unless alone.
+
+    Args:
+        trainer: The trainer.
+        pl_module: Whose parameters are looked at, and whose buffers for a NaN: -inf can be a mask.
+        consequence: What the message says follows.
+        alone: Ask no other rank.
+
+    Raises:
+        NonFiniteError: They are not.
+    """
+    is_finite = _is_finite(pl_module)
+    if all([is_finite] if alone else gather(is_finite)):
+        return
+    found = "; ".join(map(str, find_in_weights(pl_module))) or "on another rank"
+    raise NonFiniteError(
+        f"The weights are not finite ({found}), so no older file was replaced, and {consequence}",
+        step=trainer.global_step,
+        epoch=trainer.current_epoch,
+    )
 
 
 def _is_finite(pl_module: LightningModule) -> bool:

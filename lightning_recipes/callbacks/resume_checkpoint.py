@@ -10,12 +10,14 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_recipes.callbacks.agreed_timer import AgreedTimer
+from lightning_recipes.callbacks.checkpoint_guard import refuse_nonfinite
 from lightning_recipes.callbacks.loop_state import (
     before_each_fetch,
     drop_loader_states,
     move_counters_between_batches,
 )
 from lightning_recipes.callbacks.run_state import RunState
+from lightning_recipes.callbacks.safe_write import write_safely
 from lightning_recipes.rng import derive_seed
 
 __all__ = ["ResumeCheckpoint"]
@@ -61,18 +63,27 @@ class ResumeCheckpoint(Callback):
     is resumed. A second ``fit`` begins with a new optimizer, as Lightning has it: resume its own
     files. Leave ``LearningRateFinder`` and ``BatchSizeFinder`` out of a resume.
 
+    A file takes its name when it is complete and on the disk, and only then an older one goes. A
+    failed write (a full disk, a quota, a folder that cannot be written) is a warning, costs no
+    older file, and is tried again when the next one is due; after ``max_failed_writes`` in a row,
+    or at the end of training, it is an error, on all ranks. Weights that are not finite are an
+    error at once.
+
     Args:
         dirpath: Where to save; by default ``<default_root_dir>/resume``.
         every_n_steps: Optimizer steps between two files; None for none.
         every_n_minutes: Minutes between two files, on rank 0's clock; None for none.
         keep_last: How many of its own files to keep; None keeps all.
         seed: Of the ranks' streams; by default that of torch's generator (``seed_everything``).
+        max_failed_writes: How many failed writes in a row are an error.
         on_new_batch_size: A run that goes on with another *global* batch size is refused, or goes
             on at the ``"nearest"`` batch, the last one that skips no sample.
 
     Raises:
         ValueError: An argument is out of range; or, at the start of training, the checkpoint
             belongs to another version or to other data.
+        OSError: Files cannot be written, time and again.
+        NonFiniteError: The weights are not finite, when a checkpoint is written.
         MisconfigurationException: Another callback undid the loading of the checkpoint.
     """
 
@@ -84,6 +95,7 @@ class ResumeCheckpoint(Callback):
         every_n_minutes: float | None = 10.0,
         keep_last: int | None = 2,
         seed: int | None = None,
+        max_failed_writes: int = 3,
         on_new_batch_size: Literal["error", "nearest"] = "error",
     ) -> None:
         if every_n_steps is not None and every_n_steps < 1:
@@ -92,6 +104,8 @@ class ResumeCheckpoint(Callback):
             raise ValueError(f"every_n_minutes must be > 0 or None, got {every_n_minutes}.")
         if keep_last is not None and keep_last < 1:
             raise ValueError(f"keep_last must be >= 1, or None to keep all, got {keep_last}.")
+        if max_failed_writes < 1:
+            raise ValueError(f"max_failed_writes must be >= 1, got {max_failed_writes}.")
         if seed is not None:
             derive_seed(seed)
         if on_new_batch_size not in ("error", "nearest"):
@@ -104,7 +118,10 @@ class ResumeCheckpoint(Callback):
         self.keep_last = keep_last
         self.seed = seed
         self.on_new_batch_size = on_new_batch_size
+        self.max_failed_writes = max_failed_writes
         self.saved_paths: list[str] = []
+        self._path_in_work: list[str] = []
+        self._num_failed_writes = 0
         self._timer = None if every_n_minutes is None else AgreedTimer(60 * every_n_minutes)
         self._run = RunState(seed=seed, nearest=on_new_batch_size == "nearest")
         self._last_step = 0
@@ -119,7 +136,9 @@ class ResumeCheckpoint(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the files that are this run's own."""
-        return {"version": _VERSION, "saved_paths": list(self.saved_paths)}
+        # As they will be once the file is written of which this becomes a part.
+        paths = self.saved_paths + self._path_in_work
+        return {"version": _VERSION, "saved_paths": paths[-(self.keep_last or 0) :]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on keeping house among the files of the run that is resumed."""
@@ -149,6 +168,7 @@ class ResumeCheckpoint(Callback):
             # e.g. by LearningRateFinder, which goes back to it after its search
             checkpoint[_KEY] = None
             return
+        refuse_nonfinite(trainer, pl_module, "none is written.")
         if self._moment == "between batches":
             move_counters_between_batches(checkpoint)
         checkpoint[_KEY] = self._run.capture(trainer, pl_module, moment=self._moment)
@@ -251,9 +271,31 @@ class ResumeCheckpoint(Callback):
         self._last_step = trainer.global_step
         if self._timer is not None:
             self._timer.restart()
+        for logger in trainer.loggers:
+            logger.save()  # a resumed run does not log again what came before this moment
+        self._path_in_work = [path]
+        error = write_safely(trainer, path)
+        self._path_in_work = []
+        if error is not None:
+            self._answer_failure(path, error)
+            return
+        self._num_failed_writes = 0
         self.saved_paths = [old for old in self.saved_paths if old != path] + [path]
         outdated = self.saved_paths[: -self.keep_last] if self.keep_last else []
         self.saved_paths = self.saved_paths[len(outdated) :]
-        trainer.save_checkpoint(path, weights_only=False)
         for old in outdated:
             trainer.strategy.remove_checkpoint(old)
+
+    def _answer_failure(self, path: str, error: str) -> None:
+        self._num_failed_writes += 1
+        text = (
+            f"{path} could not be written ({error}). Newest checkpoint: {self.last_path or 'none'}."
+        )
+        is_end = self._moment == "training end"
+        if is_end or self._num_failed_writes >= self.max_failed_writes:
+            raise OSError(
+                f"{text} Failed writes in a row: {self._num_failed_writes}, max_failed_writes: "
+                f"{self.max_failed_writes}{'; the training has ended' if is_end else ''}."
+            )
+        if self._num_failed_writes == 1:
+            rank_zero_warn(f"{text} The run goes on, and tries again when the next one is due.")
