@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lightning_recipes import PadCollate, ResumableDataLoader
+from lightning_recipes import GradientNormMonitor, NaNDetector, PadCollate, ResumableDataLoader
 from lightning_recipes.cli import LossProgressBar
 from tests.project import NUM_BATCHES, PointsDataModule, make_module, make_trainer
 
@@ -37,6 +37,9 @@ def synchronisations(root: Path, num_batches: int) -> int:
     trainer = make_trainer(
         root,
         bar,
+        NaNDetector(every_n_steps=1000),
+        GradientNormMonitor(by_module=1, update_ratio=True),
+        gradient_clip_val=1.0,
         max_epochs=1,
         limit_train_batches=num_batches,
         limit_val_batches=0,
@@ -50,6 +53,7 @@ def synchronisations(root: Path, num_batches: int) -> int:
     made: Any = list(data.train_dataloader())
     batches = ResumableDataLoader(made, collate_fn=itemgetter(0))
     module = make_module()
+    module.weight_by = "count"
     module.optimizer = partial(torch.optim.SGD, lr=0.1)  # Adam's steps are counted on the host
     with Operators() as operators:
         # batches made before: on the host, where data is prepared, reading a value costs nothing

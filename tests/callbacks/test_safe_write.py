@@ -184,7 +184,7 @@ def test_an_unwritable_folder_is_told(tmp_path: Path) -> None:
     assert os.strerror(errno.ENOTDIR) in io.error or os.strerror(errno.EEXIST) in io.error
 
 
-class Spoil(Callback):
+class Spoil(FullDisk):
     """Makes a weight NaN after a step."""
 
     def on_train_batch_end(
@@ -195,18 +195,7 @@ class Spoil(Callback):
 
 
 def test_weights_that_are_not_finite_replace_no_good_ones(tmp_path: Path) -> None:
-    full = FullDisk()
+    spoil = Spoil()
     with pytest.raises(NonFiniteError, match="not finite"):
-        keeper = ResumeCheckpoint(every_n_steps=1)
-        trainer = Trainer(
-            accelerator="cpu",
-            max_epochs=1,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            default_root_dir=str(tmp_path),
-            callbacks=[keeper, full, Spoil()],
-        )
-        trainer.fit(make_module(), datamodule=PointsDataModule(batch_size=4))
+        fit(tmp_path, spoil)
     assert names(tmp_path / "resume") == [step(1), step(2)]
