@@ -27,6 +27,7 @@ __all__ = [
     "finish_restart",
     "is_validation_due",
     "move_counters_between_batches",
+    "num_logged_steps",
     "rebuild_train_iterator",
     "restore_keepers",
     "step_plateau_schedulers",
@@ -67,6 +68,12 @@ def drop_loader_states(checkpoint: dict[str, Any]) -> None:
     It also restores them at a moment at which a loader's error could not be answered any more.
     """
     checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
+
+
+def num_logged_steps(checkpoint: dict[str, Any]) -> int:
+    """Return at which step Lightning logs next after a resume: everything before is logged."""
+    state = checkpoint["loops"]["fit_loop"]["epoch_loop.state_dict"]
+    return int(state["_batches_that_stepped"])
 
 
 def begin_at_next_batch(trainer: Trainer) -> None:

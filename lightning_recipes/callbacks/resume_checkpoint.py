@@ -16,14 +16,14 @@ from lightning_recipes.callbacks.loop_state import (
     drop_loader_states,
     move_counters_between_batches,
 )
-from lightning_recipes.callbacks.run_state import RunState
+from lightning_recipes.callbacks.ranks import gather
+from lightning_recipes.callbacks.run_state import KEY, RunState
 from lightning_recipes.callbacks.safe_write import write_safely
 from lightning_recipes.rng import derive_seed
 
 __all__ = ["ResumeCheckpoint"]
 
 _VERSION = 1
-_KEY = "lightning_recipes.ResumeCheckpoint"
 
 
 class ResumeCheckpoint(Callback):
@@ -134,6 +134,10 @@ class ResumeCheckpoint(Callback):
         """The newest file of this run, or None."""
         return self.saved_paths[-1] if self.saved_paths else None
 
+    def folder(self, default_root_dir: str) -> Path:
+        """Return where the files are, absolute, so that they are found from any other folder."""
+        return Path(self.dirpath or Path(default_root_dir, "resume")).absolute()
+
     def state_dict(self) -> dict[str, Any]:
         """Return the files that are this run's own."""
         # As they will be once the file is written of which this becomes a part.
@@ -158,6 +162,15 @@ class ResumeCheckpoint(Callback):
                 "batch happens before the state is saved and restored."
             )
 
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """See that all ranks go on from the same file: each has looked for it by itself."""
+        paths = [None if path is None else str(path) for path in gather(trainer.ckpt_path)]
+        if len(set(paths)) > 1:
+            raise ValueError(
+                f"The ranks go on from different checkpoints: {dict(enumerate(paths))}. They need "
+                "a folder that all of them see alike; start again when it has settled."
+            )
+
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
@@ -166,12 +179,12 @@ class ResumeCheckpoint(Callback):
             return
         if self._moment == "before training":
             # e.g. by LearningRateFinder, which goes back to it after its search
-            checkpoint[_KEY] = None
+            checkpoint[KEY] = None
             return
         refuse_nonfinite(trainer, pl_module, "none is written.")
         if self._moment == "between batches":
             move_counters_between_batches(checkpoint)
-        checkpoint[_KEY] = self._run.capture(trainer, pl_module, moment=self._moment)
+        checkpoint[KEY] = self._run.capture(trainer, pl_module, moment=self._moment)
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -179,9 +192,9 @@ class ResumeCheckpoint(Callback):
         """Keep the run's state until the moments at which it is needed."""
         if trainer.state.fn != TrainerFn.FITTING:
             return
-        if _KEY in checkpoint:
-            if checkpoint[_KEY] is not None:
-                self._run.load(checkpoint[_KEY])
+        if KEY in checkpoint:
+            if checkpoint[KEY] is not None:
+                self._run.load(checkpoint[KEY])
                 self._loaded_step = checkpoint["global_step"]
                 drop_loader_states(checkpoint)
         else:
@@ -265,9 +278,7 @@ class ResumeCheckpoint(Callback):
         return is_new and (is_time or is_step) and self._run.is_known(trainer)
 
     def _save(self, trainer: Trainer) -> None:
-        # absolute, so that old files are found, and only they, from another working directory
-        root = Path(self.dirpath or Path(trainer.default_root_dir, "resume")).absolute()
-        path = str(root / f"step={trainer.global_step:09d}.ckpt")
+        path = str(self.folder(trainer.default_root_dir) / f"step={trainer.global_step:09d}.ckpt")
         self._last_step = trainer.global_step
         if self._timer is not None:
             self._timer.restart()
