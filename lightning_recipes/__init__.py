@@ -5,6 +5,12 @@ from lightning_recipes.callbacks.loss_scale import LossScaleMonitor
 from lightning_recipes.callbacks.nan_detector import NaNDetector
 from lightning_recipes.callbacks.resume_checkpoint import ResumeCheckpoint
 from lightning_recipes.callbacks.warmup_cosine import WarmupCosineLR
+from lightning_recipes.checkpoints import (
+    BrokenCheckpoint,
+    intact_checkpoints,
+    newest_intact,
+    verify,
+)
 from lightning_recipes.data.base import RecipeDataModule
 from lightning_recipes.data.cached_dataset import CachedDataset
 from lightning_recipes.data.collate import PadCollate
@@ -40,10 +46,12 @@ from lightning_recipes.rng import (
     restore_rng_state,
 )
 from lightning_recipes.schedules import WarmupCosine, simulate, warmup_cosine
+from lightning_recipes.weights import LoadedWeights, WeightsDoNotFit, load_weights
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BrokenCheckpoint",
     "CachedDataset",
     "Classifier",
     "DigitsDataModule",
@@ -51,6 +59,7 @@ __all__ = [
     "GradientNormMonitor",
     "LeftPadded",
     "LengthBuckets",
+    "LoadedWeights",
     "LossScaleMonitor",
     "NaNDetector",
     "NamesDataModule",
@@ -68,13 +77,17 @@ __all__ = [
     "Step",
     "WarmupCosine",
     "WarmupCosineLR",
+    "WeightsDoNotFit",
     "capture_rng_state",
     "clip_with_norm",
     "cross_entropy_step",
     "derive_seed",
+    "intact_checkpoints",
     "lengths_of",
+    "load_weights",
     "lr_scale",
     "module_norms",
+    "newest_intact",
     "nonfinite_names",
     "parameter_groups",
     "preserve_rng",
@@ -86,5 +99,6 @@ __all__ = [
     "simulate",
     "split_indices",
     "total_norm",
+    "verify",
     "warmup_cosine",
 ]

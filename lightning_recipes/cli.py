@@ -28,9 +28,11 @@ _DESCRIPTION = """Train, evaluate and resume PyTorch Lightning modules from YAML
   lightning-recipes test --config configs/names.yaml --ckpt_path PATH
   lightning-recipes fit --config configs/names.yaml --print_config
   lightning-recipes certify --config configs/names.yaml --trainer.max_steps 20
+  lightning-recipes ckpt runs/names/resume
 
 "certify" kills and resumes the training and tells whether it is still the same run; see
-"lightning-recipes certify --help".
+"lightning-recipes certify --help". "ckpt" tells what is in a checkpoint, and which ones of a folder
+are intact; see "lightning-recipes ckpt --help".
 
 A later --config or option wins over an earlier one; "callbacks+:" in a file adds to the list
 instead of replacing it. The configuration decides what is built, a checkpoint only in what state it
