@@ -22,6 +22,7 @@ __all__ = [
     "BrokenCheckpoint",
     "check_finite",
     "intact_checkpoints",
+    "judged_checkpoints",
     "newest_intact",
     "read_checkpoint",
     "verify",
@@ -84,7 +85,7 @@ def newest_intact(
         finite: As in :func:`verify`.
         resumable: As in :func:`verify`.
     """
-    judged = _judge(directory, finite=finite, resumable=resumable)
+    judged = judged_checkpoints(directory, finite=finite, resumable=resumable)
     return next((path for path, reason in judged if reason is None), None)
 
 
@@ -108,7 +109,7 @@ def intact_checkpoints(
         finite: As in :func:`verify`.
         resumable: As in :func:`verify`.
     """
-    return dict(_judge(directory, finite=finite, resumable=resumable))
+    return dict(judged_checkpoints(directory, finite=finite, resumable=resumable))
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -152,9 +153,10 @@ def check_finite(path: Path, checkpoint: Mapping[str, Any]) -> None:
         raise BrokenCheckpoint(path, found)
 
 
-def _judge(
-    directory: str | os.PathLike[str], *, finite: bool, resumable: bool
+def judged_checkpoints(
+    directory: str | os.PathLike[str], *, finite: bool = False, resumable: bool = True
 ) -> Iterator[tuple[Path, str | None]]:
+    """Yield what :func:`intact_checkpoints` returns, one by one: nothing is read ahead."""
     for path in _newest_first(Path(directory)):
         try:
             verify(path, finite=finite, resumable=resumable)

@@ -20,9 +20,40 @@ __all__ = ["Piece", "ShardMetadata"]
 # Those with which pickle's protocols 4 and 5 write records and containers. Not among them are the
 # ones that can make a short file ask for a lot of memory.
 _INSTRUCTIONS = set(
-    "APPEND APPENDS BINFLOAT BINGET BININT BININT1 BININT2 BINUNICODE BUILD EMPTY_DICT EMPTY_LIST "
-    "EMPTY_TUPLE FRAME LONG1 LONG_BINGET MARK MEMOIZE NEWFALSE NEWOBJ NEWTRUE NONE PROTO REDUCE "
-    "SETITEM SETITEMS SHORT_BINUNICODE STACK_GLOBAL STOP TUPLE TUPLE1 TUPLE2 TUPLE3".split()  # noqa: SIM905
+    [
+        "APPEND",
+        "APPENDS",
+        "BINFLOAT",
+        "BINGET",
+        "BININT",
+        "BININT1",
+        "BININT2",
+        "BINUNICODE",
+        "BUILD",
+        "EMPTY_DICT",
+        "EMPTY_LIST",
+        "EMPTY_TUPLE",
+        "FRAME",
+        "LONG1",
+        "LONG_BINGET",
+        "MARK",
+        "MEMOIZE",
+        "NEWFALSE",
+        "NEWOBJ",
+        "NEWTRUE",
+        "NONE",
+        "PROTO",
+        "REDUCE",
+        "SETITEM",
+        "SETITEMS",
+        "SHORT_BINUNICODE",
+        "STACK_GLOBAL",
+        "STOP",
+        "TUPLE",
+        "TUPLE1",
+        "TUPLE2",
+        "TUPLE3",
+    ]
 )
 _CHECKPOINT = "torch.distributed.checkpoint"
 _RECORDS = {
