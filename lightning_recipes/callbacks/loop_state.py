@@ -15,8 +15,10 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.loops.evaluation_loop import RestartStage
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from lightning.pytorch.trainer.states import TrainerFn
 
 __all__ = [
+    "around_signal_handlers",
     "before_each_fetch",
     "begin_at_next_batch",
     "begin_epoch_of_callbacks",
@@ -31,6 +33,29 @@ __all__ = [
     "restore_keepers",
     "step_plateau_schedulers",
 ]
+
+
+def around_signal_handlers(
+    trainer: Trainer, before: Callable[[], None], after: Callable[[], None]
+) -> None:
+    """Run ``before`` and ``after`` when Lightning registers its signal handlers for a fit.
+
+    It does so between two hooks, between which a loader can take its time, and its handler of
+    SIGTERM broadcasts: a signal to one rank would wait there for the others. What it finds at that
+    moment it puts back when the fit ends, be it by an exception.
+    """
+    connector = trainer._signal_connector
+
+    def register() -> None:
+        connector.__dict__.pop("register_signal_handlers", None)
+        is_fit = trainer.state.fn == TrainerFn.FITTING
+        if is_fit:
+            before()
+        connector.register_signal_handlers()
+        if is_fit:
+            after()
+
+    connector.register_signal_handlers = register  # type: ignore[method-assign]
 
 
 def before_each_fetch(trainer: Trainer, action: Callable[[], None]) -> None:
