@@ -7,6 +7,7 @@ when any of it moves.
 from collections.abc import Callable
 from typing import Any
 
+from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     GradientAccumulationScheduler,
@@ -24,6 +25,7 @@ __all__ = [
     "begin_epoch_of_callbacks",
     "begin_with_validation",
     "capture_keepers",
+    "cluster_environment",
     "drop_loader_states",
     "fetches_ahead",
     "finish_restart",
@@ -183,6 +185,11 @@ def is_validation_due(trainer: Trainer) -> bool:
 def step_plateau_schedulers(trainer: Trainer) -> None:
     """Do what Lightning does after a batch and after its validation: it is lost on a resume."""
     trainer.fit_loop.epoch_loop.update_lr_schedulers("step", update_plateau_schedulers=True)
+
+
+def cluster_environment(trainer: Trainer) -> ClusterEnvironment | None:
+    """Return the environment that Lightning asks whether to requeue; only some strategies say."""
+    return trainer._accelerator_connector.cluster_environment
 
 
 def fetches_ahead(trainer: Trainer) -> bool:

@@ -93,7 +93,7 @@ class Preemption:
         self._signals.is_deaf = True
         self._flag.close()
         requeue(trainer, reason)
-        environment = getattr(trainer.strategy, "cluster_environment", None)
+        environment = loop_state.cluster_environment(trainer)
         is_child = isinstance(environment, LightningEnvironment) and trainer.local_rank > 0
         preempted = Preempted(reason, path, 0) if is_child else Preempted(reason, path)
         rank_zero_info(str(preempted))

@@ -7,6 +7,8 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
+from lightning_recipes.callbacks.loop_state import cluster_environment
+
 __all__ = ["requeue"]
 
 
@@ -17,7 +19,7 @@ def requeue(trainer: Trainer, reason: str) -> None:
     environment's ``requeue_signal`` and for "max_wall_time". Not for other signals: SIGTERM comes
     when a job is cancelled, which means it, or preempted, where SLURM puts it back by itself.
     """
-    environment = getattr(trainer.strategy, "cluster_environment", None)
+    environment = cluster_environment(trainer)
     if not (isinstance(environment, SLURMEnvironment) and environment.auto_requeue):
         return
     asked = environment.requeue_signal

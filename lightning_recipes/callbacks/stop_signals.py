@@ -78,7 +78,9 @@ class StopSignals:
         now = time.monotonic()
         if self.received is None:
             self.received = number
-        if self._heard_at.setdefault(number, now) + _ECHO_S <= now and not self.is_deaf:
+        if number not in self._heard_at:
+            self._heard_at[number] = now
+        elif now - self._heard_at[number] >= _ECHO_S and not self.is_deaf:
             _die_of(number)
 
 

@@ -99,14 +99,16 @@ def weights(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def main(root: Path, kick: str, options: dict[str, Any]) -> None:
-    """Go on from the newest file, and leave the weights of the finished run as ``end.pt``."""
+    """Go on from the newest file; leave the weights of that run and of an uninterrupted one."""
     moment, step, rank, *to = kick.split(":")
     kicker = Kick(moment, int(step), rank=int(rank))
     kicker.to_launcher = bool(to)
     files = sorted((root / "resume").glob("step=*.ckpt"))
     trainer = fit(root, kicker, ckpt_path=str(files[-1]) if files else None, **options)
+    end = weights(trainer)
+    whole = weights(fit(root / "whole", **options))
     if trainer.is_global_zero:
-        torch.save(weights(trainer), root / "end.pt")
+        torch.save((end, whole), root / "end.pt")
 
 
 if __name__ == "__main__":
