@@ -65,7 +65,7 @@ class Model(LightningModule):
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
         self.seen.append(batch.flatten().tolist())
-        loss: Tensor = (self.layer(batch / 24) + torch.rand(1)).square().mean()
+        loss: Tensor = (self.layer(batch.sin()) + torch.rand(1)).square().mean()
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
