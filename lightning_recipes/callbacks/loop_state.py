@@ -27,12 +27,14 @@ __all__ = [
     "capture_keepers",
     "cluster_environment",
     "drop_loader_states",
+    "drop_sigterm_broadcast",
     "fetches_ahead",
     "finish_restart",
     "is_validation_due",
     "move_counters_between_batches",
     "rebuild_train_iterator",
     "restore_keepers",
+    "restore_sigterm_broadcast",
     "step_plateau_schedulers",
 ]
 
@@ -94,6 +96,20 @@ def drop_loader_states(checkpoint: dict[str, Any]) -> None:
     It also restores them at a moment at which a loader's error could not be answered any more.
     """
     checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
+
+
+def drop_sigterm_broadcast(trainer: Trainer) -> None:
+    """Spare each batch the question whether rank 0 got a SIGTERM, where its handler is not on.
+
+    Lightning broadcasts the answer from the device and waits for it there.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+
+
+def restore_sigterm_broadcast(trainer: Trainer) -> None:
+    """Let Lightning ask again."""
+    trainer.fit_loop.epoch_loop.__dict__.pop("_broadcast_sigterm_tensor", None)
 
 
 def begin_at_next_batch(trainer: Trainer) -> None:
