@@ -27,6 +27,7 @@ __all__ = [
     "capture_keepers",
     "cluster_environment",
     "drop_loader_states",
+    "drop_sigterm_broadcast",
     "fetches_ahead",
     "finish_restart",
     "is_validation_due",
@@ -34,6 +35,7 @@ __all__ = [
     "num_logged_steps",
     "rebuild_train_iterator",
     "restore_keepers",
+    "restore_sigterm_broadcast",
     "step_plateau_schedulers",
 ]
 
@@ -101,6 +103,20 @@ def num_logged_steps(checkpoint: dict[str, Any]) -> int:
     """Return at which step Lightning logs next after a resume: everything before is logged."""
     state = checkpoint["loops"]["fit_loop"]["epoch_loop.state_dict"]
     return int(state["_batches_that_stepped"])
+
+
+def drop_sigterm_broadcast(trainer: Trainer) -> None:
+    """Spare each batch the question whether rank 0 got a SIGTERM, where its handler is not on.
+
+    Lightning broadcasts the answer from the device and waits for it there.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+
+
+def restore_sigterm_broadcast(trainer: Trainer) -> None:
+    """Let Lightning ask again."""
+    trainer.fit_loop.epoch_loop.__dict__.pop("_broadcast_sigterm_tensor", None)
 
 
 def begin_at_next_batch(trainer: Trainer) -> None:

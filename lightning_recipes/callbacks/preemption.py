@@ -60,8 +60,10 @@ class Preemption:
 
         loop_state.around_signal_handlers(trainer, self._signals.give_back, take_again)
 
-    def start(self) -> None:
+    def start(self, trainer: Trainer) -> None:
         """Begin to agree: a collective, at the start of training."""
+        if "SIGTERM" in self._signals.names:
+            loop_state.drop_sigterm_broadcast(trainer)
         if self._is_on():
             self._flag.open()
         if self._wall_time is not None:
@@ -99,13 +101,15 @@ class Preemption:
         rank_zero_info(str(preempted))
         raise preempted
 
-    def end(self) -> None:
+    def end(self, trainer: Trainer) -> None:
         """At the end of training, which is too late to stop."""
+        loop_state.restore_sigterm_broadcast(trainer)
         if self._flag.close() or self._agreed or self._signals.received is not None:
             log.warning("A request to stop came in the last steps: the training is complete.")
 
-    def abandon(self) -> None:
+    def abandon(self, trainer: Trainer) -> None:
         """After an exception: give the handlers back, and talk to no one."""
+        loop_state.restore_sigterm_broadcast(trainer)
         self._signals.give_back()
         self._flag.drop()
 

@@ -249,7 +249,7 @@ class ResumeCheckpoint(Callback):
         if self._timer is not None:
             self._timer.restart()
         self._run.start(trainer, pl_module)
-        self._preemption.start()
+        self._preemption.start(trainer)
         before_each_fetch(trainer, lambda: self._before_fetch(trainer))
 
     def on_train_batch_start(
@@ -293,14 +293,14 @@ class ResumeCheckpoint(Callback):
         self._moment = "training end"
         if trainer.global_step > self._last_step:
             self._save(trainer)
-        self._preemption.end()
+        self._preemption.end(trainer)
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """Gather nothing any more: other ranks may be gone."""
         self._is_in_exception = True
-        self._preemption.abandon()
+        self._preemption.abandon(trainer)
 
     def _before_fetch(self, trainer: Trainer) -> None:
         # The clock is asked at the start of the batch; here only whether that question is near.

@@ -111,12 +111,17 @@ def test_other_signals_and_none(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGUSR2) == before
 
     class Look(Callback):
-        def on_train_batch_start(self, *args: Any) -> None:
+        def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
             handlers.append(signal.getsignal(signal.SIGUSR1))
+            asks.append("_broadcast_sigterm_tensor" not in vars(trainer.fit_loop.epoch_loop))
 
-    handlers: list[Any] = []
-    fit(tmp_path, Look(), resume={"signals": ()}, max_epochs=1)
-    assert set(handlers) == {signal.SIG_DFL}
+    for signals in ((), ("SIGTERM", "SIGUSR1")):
+        handlers: list[Any] = []
+        asks: list[bool] = []
+        trainer = fit(tmp_path, Look(), resume={"signals": signals}, max_epochs=1)
+        assert (set(handlers) == {signal.SIG_DFL}) is not bool(signals)
+        assert set(asks) == {not signals}  # whether Lightning asks rank 0 for SIGTERM
+        assert "_broadcast_sigterm_tensor" not in vars(trainer.fit_loop.epoch_loop)
 
 
 @pytest.mark.parametrize("moment", ["setup", "batch"])
