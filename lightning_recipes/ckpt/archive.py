@@ -13,6 +13,7 @@ from lightning_recipes.ckpt.broken import BrokenCheckpoint
 __all__ = ["check_archive", "load_archive", "peek_archive"]
 
 _BEGINNING = b"PK\x03\x04"
+_MARK_OF_A_FOLDER = 0x10
 _NUM_BYTES_PER_READ = 1 << 20
 
 
@@ -91,6 +92,11 @@ def _check_members(archive: zipfile.ZipFile, path: Path, size: int, only: str | 
         # torch.save compresses nothing, so nothing here can grow beyond the file it came in.
         if member.compress_type != zipfile.ZIP_STORED:
             raise BrokenCheckpoint(path, f"member {member.filename} is compressed: not torch.save")
+        # torch's reader believes these two where python's does not: it would take a folder's
+        # content, or one of another length, from memory that nobody has written to.
+        is_folder = bool(member.external_attr & _MARK_OF_A_FOLDER)
+        if is_folder or member.compress_size != member.file_size:
+            raise BrokenCheckpoint(path, f"the zip directory is damaged at {member.filename}")
     if sum(member.file_size for member in members) > size:
         raise BrokenCheckpoint(path, "its members are larger than the file: the directory is wrong")
     if not any(member.CRC for member in members):
