@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from lightning.pytorch import Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
 
 from lightning_recipes import ResumeCheckpoint, resumable
 
@@ -30,7 +30,7 @@ class Model(BoringModel):
     """Trains with a loader that knows its position."""
 
     def train_dataloader(self) -> Any:
-        return resumable(super().train_dataloader())  # type: ignore[no-untyped-call]
+        return resumable(super().train_dataloader())
 
 
 def train(folder: Path, *, num_steps: int = 3) -> Trainer:
@@ -81,7 +81,7 @@ def save_shards(folder: Path, *, step: int = 1, weight: Tensor | None = None) ->
     optimizer_state = get_optimizer_state_dict(module, optimizer)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that it is alone
-        dcp.save(
+        save_distributed(
             {"state_dict": module.state_dict(), "optimizer_0": optimizer_state},
             checkpoint_id=folder,
             no_dist=True,
