@@ -18,7 +18,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Instead of those of the process, for use from Python.
 
     Raises:
-        SystemExit: At the end of ``certify`` and ``ckpt``, with their exit status; or the arguments are wrong.
+        SystemExit: At the end of ``certify`` and ``ckpt``, with their exit status; or the
+            arguments are wrong.
     """
     # As "python -m" does, so that a configuration can name modules beside it.
     if os.getcwd() not in sys.path:

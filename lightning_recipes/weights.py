@@ -1,19 +1,17 @@
 """Weights from a file into a module: all of them, or an error that says which not."""
 
 import os
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from lightning_recipes.ckpt.archive import load_archive
-from lightning_recipes.ckpt.broken import BrokenCheckpoint, printable
+from lightning_recipes.ckpt.archive import is_old_format, load_archive, load_old_format
+from lightning_recipes.ckpt.broken import printable
 
 __all__ = ["LoadedWeights", "WeightsDoNotFit", "load_weights"]
 
@@ -138,7 +136,7 @@ def _read(path: Path) -> dict[str, Any]:
             f"{path} is a folder. The shards of one have to be put together first: "
             "python -m lightning.pytorch.utilities.consolidate_checkpoint FOLDER"
         )
-    content = load_archive(path) if zipfile.is_zipfile(path) else _load_old(path)
+    content = load_old_format(path) if is_old_format(path) else load_archive(path)
     if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
         content = content["state_dict"]
     is_state_dict = isinstance(content, Mapping) and all(isinstance(key, str) for key in content)
@@ -149,16 +147,6 @@ def _read(path: Path) -> dict[str, Any]:
             f"{path} holds {printable(repr(held))}."
         )
     return dict(content)
-
-
-def _load_old(path: Path) -> Any:
-    """Load what torch.save wrote before 1.6, e.g. old files of torchvision; without checksums."""
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except OSError:
-        raise
-    except Exception as error:  # any bytes may be in it
-        raise BrokenCheckpoint(path, f"not a file of torch.save, or truncated ({error})") from error
 
 
 def _as_named_by(

@@ -10,9 +10,16 @@ import torch
 
 from lightning_recipes.ckpt.broken import BrokenCheckpoint
 
-__all__ = ["check_archive", "load_archive", "peek_archive"]
+__all__ = [
+    "check_archive",
+    "is_old_format",
+    "load_archive",
+    "load_old_format",
+    "peek_archive",
+]
 
 _BEGINNING = b"PK\x03\x04"
+_MARK_OF_A_FOLDER = 0x10
 _NUM_BYTES_PER_READ = 1 << 20
 
 
@@ -28,7 +35,7 @@ def load_archive(path: Path) -> Any:
     """
     with _open(path) as file:
         check_archive(file, path)
-    return _load(path)
+    return _load(path, mmap=True)
 
 
 def peek_archive(path: Path) -> Any:
@@ -42,7 +49,27 @@ def peek_archive(path: Path) -> Any:
     """
     with _open(path) as file:
         check_archive(file, path, only="data.pkl")
-    return _load(path)
+    return _load(path, mmap=True)
+
+
+def is_old_format(path: Path) -> bool:
+    """Return whether a file has content, and is not such a zip.
+
+    Raises:
+        BrokenCheckpoint: It cannot be read.
+        FileNotFoundError: There is none.
+    """
+    with _open(path) as file:
+        return file.read(len(_BEGINNING)) not in (b"", _BEGINNING)
+
+
+def load_old_format(path: Path) -> Any:
+    """Return what a file holds that torch.save wrote before 1.6; it has no checksums.
+
+    Raises:
+        BrokenCheckpoint: It holds more than plain types and tensors, or something else entirely.
+    """
+    return _load(path, mmap=False)
 
 
 def check_archive(file: IO[bytes], path: Path, *, only: str | None = None) -> None:
@@ -91,6 +118,11 @@ def _check_members(archive: zipfile.ZipFile, path: Path, size: int, only: str | 
         # torch.save compresses nothing, so nothing here can grow beyond the file it came in.
         if member.compress_type != zipfile.ZIP_STORED:
             raise BrokenCheckpoint(path, f"member {member.filename} is compressed: not torch.save")
+        # torch's reader believes these two where python's does not: it would take a folder's
+        # content, or one of another length, from memory that nobody has written to.
+        is_folder = bool(member.external_attr & _MARK_OF_A_FOLDER)
+        if is_folder or member.compress_size != member.file_size:
+            raise BrokenCheckpoint(path, f"the zip directory is damaged at {member.filename}")
     if sum(member.file_size for member in members) > size:
         raise BrokenCheckpoint(path, "its members are larger than the file: the directory is wrong")
     if not any(member.CRC for member in members):
@@ -125,9 +157,9 @@ def _open(path: Path) -> IO[bytes]:
         raise BrokenCheckpoint(path, f"cannot be read ({error.strerror})") from error
 
 
-def _load(path: Path) -> Any:
+def _load(path: Path, *, mmap: bool) -> Any:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except FileNotFoundError:
         raise
     except Exception as error:  # a file made by hand leads torch's reader to any exception

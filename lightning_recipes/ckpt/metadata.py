@@ -19,41 +19,10 @@ __all__ = ["Piece", "ShardMetadata"]
 
 # Those with which pickle's protocols 4 and 5 write records and containers. Not among them are the
 # ones that can make a short file ask for a lot of memory.
-_INSTRUCTIONS = set(
-    [
-        "APPEND",
-        "APPENDS",
-        "BINFLOAT",
-        "BINGET",
-        "BININT",
-        "BININT1",
-        "BININT2",
-        "BINUNICODE",
-        "BUILD",
-        "EMPTY_DICT",
-        "EMPTY_LIST",
-        "EMPTY_TUPLE",
-        "FRAME",
-        "LONG1",
-        "LONG_BINGET",
-        "MARK",
-        "MEMOIZE",
-        "NEWFALSE",
-        "NEWOBJ",
-        "NEWTRUE",
-        "NONE",
-        "PROTO",
-        "REDUCE",
-        "SETITEM",
-        "SETITEMS",
-        "SHORT_BINUNICODE",
-        "STACK_GLOBAL",
-        "STOP",
-        "TUPLE",
-        "TUPLE1",
-        "TUPLE2",
-        "TUPLE3",
-    ]
+_INSTRUCTIONS = (
+    "APPEND APPENDS BINFLOAT BINGET BININT BININT1 BININT2 BINUNICODE BUILD EMPTY_DICT EMPTY_LIST "
+    "EMPTY_TUPLE FRAME LONG1 LONG_BINGET MARK MEMOIZE NEWFALSE NEWOBJ NEWTRUE NONE PROTO REDUCE "
+    "SETITEM SETITEMS SHORT_BINUNICODE STACK_GLOBAL STOP TUPLE TUPLE1 TUPLE2 TUPLE3"
 )
 _CHECKPOINT = "torch.distributed.checkpoint"
 _RECORDS = {
@@ -160,8 +129,9 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _read(content: bytes, path: Path) -> Any:
+    known = set(_INSTRUCTIONS.split())
     for instruction, _, position in pickletools.genops(content):
-        if instruction.name not in _INSTRUCTIONS:
+        if instruction.name not in known:
             raise BrokenCheckpoint(
                 path,
                 f"instruction {instruction.name} at byte {position:,} is none that torch writes",
