@@ -40,6 +40,7 @@ from lightning_recipes.modules.step import Step, cross_entropy_step
 from lightning_recipes.nonfinite.error import NonFiniteError, Origin
 from lightning_recipes.nonfinite.finding import Finding
 from lightning_recipes.nonfinite.replay import replay
+from lightning_recipes.resume import resume_path
 from lightning_recipes.rng import (
     capture_rng_state,
     derive_seed,
@@ -96,6 +97,7 @@ __all__ = [
     "replay",
     "restore_rng_state",
     "resumable",
+    "resume_path",
     "sample_seed",
     "seed_worker",
     "simulate",
