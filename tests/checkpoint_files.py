@@ -84,7 +84,6 @@ def save_shards(folder: Path, *, step: int = 1, weight: Tensor | None = None) ->
         save_distributed(
             {"state_dict": module.state_dict(), "optimizer_0": optimizer_state},
             checkpoint_id=folder,
-            no_dist=True,
         )
     rest = contents(step, state_dict=None, optimizer_states=None)
     torch.save(rest, folder / "meta.pt")

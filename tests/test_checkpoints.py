@@ -112,6 +112,14 @@ def test_every_byte_of_the_content_counts(good: Path) -> None:
     good.write_bytes(whole)
 
 
+def test_the_end_of_a_large_member_counts(tmp_path: Path) -> None:
+    path = save(tmp_path / "x.ckpt", state_dict={"w": torch.full((600_000,), 1.5)})
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.rindex(torch.tensor(1.5).numpy().tobytes())] ^= 1
+    path.write_bytes(damaged)
+    assert "Bad CRC-32" in reason(path)
+
+
 def test_a_member_that_torch_would_not_read_is_refused(good: Path) -> None:
     # torch's reader takes it for a folder, and returns memory that nobody has written to.
     with zipfile.ZipFile(good) as archive:
@@ -361,6 +369,13 @@ def test_damaged_shards_are_refused(expected: str, tmp_path: Path) -> None:
     SHARDS[expected](path)
     assert expected in reason(path)
     assert newest_intact(tmp_path) == older
+
+
+def test_instructions_that_could_ask_for_much_memory_are_refused(tmp_path: Path) -> None:
+    path = save_shards(tmp_path / "shards")
+    put_far_away = b"\x80\x04Nr\xff\xff\xff\x0f."
+    (path / ".metadata").write_bytes(put_far_away)
+    assert "instruction LONG_BINPUT at byte 3" in reason(path)
 
 
 def change_metadata(path: Path, change: Callable[[Any], Any]) -> None:

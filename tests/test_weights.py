@@ -91,6 +91,8 @@ def test_wrappers_make_no_difference(tmp_path: Path) -> None:
 def test_a_layer_may_be_called_module(tmp_path: Path) -> None:
     one = nn.ModuleDict({"module": nn.Linear(2, 2), "a": nn.Linear(2, 2)})
     other = nn.ModuleDict({"module": nn.Linear(2, 2), "a": nn.Linear(2, 2)})
+    for each in (one, other):
+        each.register_parameter("weight", nn.Parameter(torch.randn(2, 2)))
     load_weights(other, saved(one, tmp_path / "x.pt"))
     assert are_equal(one, other)
 
