@@ -16,7 +16,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from lightning_recipes import ResumeCheckpoint
+from lightning_recipes import Preempted, ResumeCheckpoint
 from tests.project import PointsDataModule, make_module, make_trainer
 
 
@@ -80,12 +80,13 @@ def fit(
     *callbacks: Callback,
     ckpt_path: str | None = None,
     resume: dict[str, Any] | None = None,
+    first: ResumeCheckpoint | None = None,
     **options: Any,
 ) -> Trainer:
     """Train for 18 steps of three epochs, or go on."""
     num_workers = options.pop("num_workers", 0)
     trainer = make_trainer(root, *callbacks, **options)
-    first = ResumeCheckpoint(every_n_minutes=None, **(resume or {}))
+    first = first or ResumeCheckpoint(every_n_minutes=None, **(resume or {}))
     trainer.callbacks[0] = first  # type: ignore[attr-defined]
     data = NoisyDataModule(batch_size=4 // trainer.world_size, num_workers=num_workers, seed=5)
     trainer.fit(make_module(), data, ckpt_path=ckpt_path)
@@ -104,7 +105,11 @@ def main(root: Path, kick: str, options: dict[str, Any]) -> None:
     kicker = Kick(moment, int(step), rank=int(rank))
     kicker.to_launcher = bool(to)
     files = sorted((root / "resume").glob("step=*.ckpt"))
-    trainer = fit(root, kicker, ckpt_path=str(files[-1]) if files else None, **options)
+    try:
+        trainer = fit(root, kicker, ckpt_path=str(files[-1]) if files else None, **options)
+    except Preempted as stop:
+        (root / f"code-{os.environ.get('LOCAL_RANK', 0)}").write_text(str(stop.code))
+        raise
     end = weights(trainer)
     whole = weights(fit(root / "whole", **options))
     if trainer.is_global_zero:

@@ -15,7 +15,8 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
-from lightning_recipes import Preempted
+from lightning_recipes import Preempted, ResumeCheckpoint
+from lightning_recipes.callbacks import stop_signals
 from tests.callbacks.preemptible import Kick, fit, weights
 from tests.commands import ROOT
 
@@ -148,6 +149,28 @@ def test_handlers_come_back_after_an_exception(moment: str, tmp_path: Path) -> N
         signal.signal(signal.SIGTERM, before)
 
 
+def test_the_end_is_not_disturbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(Kick):
+        def on_exception(self, *args: Any) -> None:
+            # as from a launcher that saw another rank end, while loggers finish
+            monkeypatch.setattr(stop_signals, "_ECHO_S", 0)
+            os.kill(os.getpid(), signal.SIGTERM)
+            trainers.append(args[0])
+
+    trainers: list[Trainer] = []
+    with pytest.raises(Preempted):
+        fit(tmp_path, Late("batch", 2))
+    assert not trainers[0].received_sigterm
+
+
+def test_the_same_callback_goes_on(tmp_path: Path, whole: dict[str, Tensor]) -> None:
+    first = ResumeCheckpoint(every_n_minutes=None)
+    with pytest.raises(Preempted) as caught:
+        fit(tmp_path, Kick("batch", 2), first=first)
+    trainer = fit(tmp_path, ckpt_path=caught.value.path, first=first)
+    assert_same(weights(trainer), whole)
+
+
 def test_in_another_thread_it_warns(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool, pytest.warns(UserWarning, match="hears no signals"):
         pool.submit(fit, tmp_path, max_epochs=1).result()
@@ -268,6 +291,9 @@ def test_ranks_stop_together_and_go_on(
     assert found == code, output
     assert output.count("Preempted by SIGTERM") == 1, output
     assert len(steps(tmp_path)) == 1
+    # Lightning would kill rank 0 in the middle of its end if the rank that it started failed
+    codes = [(tmp_path / f"code-{rank}").read_text() for rank in range(2)]
+    assert codes == (["75", "75"] if launcher else ["75", "0"])
     found, output = Job(tmp_path, "none:0:0", *launcher, **RANKS).end()
     assert found == 0, output
     assert_same(*torch.load(tmp_path / "end.pt"))
