@@ -3,8 +3,15 @@
 from lightning_recipes.callbacks.gradient_norm import GradientNormMonitor
 from lightning_recipes.callbacks.loss_scale import LossScaleMonitor
 from lightning_recipes.callbacks.nan_detector import NaNDetector
+from lightning_recipes.callbacks.preempted import Preempted
 from lightning_recipes.callbacks.resume_checkpoint import ResumeCheckpoint
 from lightning_recipes.callbacks.warmup_cosine import WarmupCosineLR
+from lightning_recipes.checkpoints import (
+    BrokenCheckpoint,
+    intact_checkpoints,
+    newest_intact,
+    verify,
+)
 from lightning_recipes.data.base import RecipeDataModule
 from lightning_recipes.data.cached_dataset import CachedDataset
 from lightning_recipes.data.collate import PadCollate
@@ -33,6 +40,7 @@ from lightning_recipes.modules.step import Step, cross_entropy_step
 from lightning_recipes.nonfinite.error import NonFiniteError, Origin
 from lightning_recipes.nonfinite.finding import Finding
 from lightning_recipes.nonfinite.replay import replay
+from lightning_recipes.resume import resume_path
 from lightning_recipes.rng import (
     capture_rng_state,
     derive_seed,
@@ -40,10 +48,12 @@ from lightning_recipes.rng import (
     restore_rng_state,
 )
 from lightning_recipes.schedules import WarmupCosine, simulate, warmup_cosine
+from lightning_recipes.weights import LoadedWeights, WeightsDoNotFit, load_weights
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BrokenCheckpoint",
     "CachedDataset",
     "Classifier",
     "DigitsDataModule",
@@ -51,6 +61,7 @@ __all__ = [
     "GradientNormMonitor",
     "LeftPadded",
     "LengthBuckets",
+    "LoadedWeights",
     "LossScaleMonitor",
     "NaNDetector",
     "NamesDataModule",
@@ -58,6 +69,7 @@ __all__ = [
     "Origin",
     "PadCollate",
     "Padded",
+    "Preempted",
     "RecipeDataModule",
     "RecipeModule",
     "Regressor",
@@ -68,23 +80,29 @@ __all__ = [
     "Step",
     "WarmupCosine",
     "WarmupCosineLR",
+    "WeightsDoNotFit",
     "capture_rng_state",
     "clip_with_norm",
     "cross_entropy_step",
     "derive_seed",
+    "intact_checkpoints",
     "lengths_of",
+    "load_weights",
     "lr_scale",
     "module_norms",
+    "newest_intact",
     "nonfinite_names",
     "parameter_groups",
     "preserve_rng",
     "replay",
     "restore_rng_state",
     "resumable",
+    "resume_path",
     "sample_seed",
     "seed_worker",
     "simulate",
     "split_indices",
     "total_norm",
+    "verify",
     "warmup_cosine",
 ]

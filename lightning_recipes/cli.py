@@ -1,18 +1,19 @@
 """The command line: Lightning's own, with loggers under the run's folder and a word at the end."""
 
 from argparse import RawDescriptionHelpFormatter
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from jsonargparse import DefaultHelpFormatter
-from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar, TQDMProgressBar
-from lightning.pytorch.cli import ArgsType, LightningCLI
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from lightning_recipes.callbacks.resume_checkpoint import ResumeCheckpoint
+from lightning_recipes.loggers import run_loggers
+from lightning_recipes.resume import choose_checkpoint, resume_folder
 
 __all__ = ["LossProgressBar", "RecipesCLI"]
 
@@ -22,13 +23,16 @@ _DESCRIPTION = """Train, evaluate and resume PyTorch Lightning modules from YAML
   lightning-recipes fit --config configs/names.yaml
   lightning-recipes fit --config configs/names.yaml --config configs/bf16.yaml
   lightning-recipes fit --config configs/names.yaml --trainer.max_epochs 3 --data.batch_size 128
+  lightning-recipes fit --config configs/names.yaml --resume auto
   lightning-recipes fit --config configs/names.yaml --ckpt_path PATH
   lightning-recipes test --config configs/names.yaml --ckpt_path PATH
   lightning-recipes fit --config configs/names.yaml --print_config
   lightning-recipes certify --config configs/names.yaml --trainer.max_steps 20
+  lightning-recipes ckpt runs/names/resume
 
 "certify" kills and resumes the training and tells whether it is still the same run; see
-"lightning-recipes certify --help".
+"lightning-recipes certify --help". "ckpt" tells what is in a checkpoint, and which ones of a folder
+are intact; see "lightning-recipes ckpt --help".
 
 A later --config or option wins over an earlier one; "callbacks+:" in a file adds to the list
 instead of replacing it. The configuration decides what is built, a checkpoint only in what state it
@@ -86,6 +90,17 @@ class RecipesCLI(LightningCLI):
             args=args,
         )
 
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add what ``fit`` has beside Lightning's arguments; the others take no notice of it."""
+        parser.add_argument(
+            "--resume",
+            type=str | None,
+            default=None,
+            help="From which checkpoint fit goes on: 'auto' for the newest intact one of this run, "
+            "or a fresh start if there is none, so that the same command recovers from anything; "
+            "or a path. The loggers go on in its version, too.",
+        )
+
     def _parse_ckpt_path(self) -> None:
         """Leave the configuration as it was given.
 
@@ -97,10 +112,11 @@ class RecipesCLI(LightningCLI):
         """Build the trainer, with loggers and a progress bar where the configuration names none."""
         options = self.config_init[self.subcommand]["trainer"]
         root = options["default_root_dir"] or "."
-        if options["logger"] is None or options["logger"] is True:
-            kwargs["logger"] = _default_loggers(root)
         callbacks = options["callbacks"] or []
         callbacks = [*callbacks] if isinstance(callbacks, list) else [callbacks]
+        resumed_from = self._choose_checkpoint(callbacks, root)
+        if options["logger"] is None or options["logger"] is True:
+            kwargs["logger"] = run_loggers(root, resumed_from=resumed_from)
         for callback in callbacks:
             if isinstance(callback, ModelCheckpoint) and callback.dirpath is None:
                 # Lightning's own default moves with every start, and a resumed ModelCheckpoint
@@ -110,6 +126,20 @@ class RecipesCLI(LightningCLI):
         if options["enable_progress_bar"] is not False and not has_bar:
             callbacks.append(LossProgressBar(refresh_rate=_BATCHES_PER_REFRESH))
         return super().instantiate_trainer(callbacks=callbacks, **kwargs)
+
+    def _choose_checkpoint(self, callbacks: list[Callback], root: str) -> str | None:
+        config = self.config_init[self.subcommand]
+        if self.subcommand != "fit" or config["resume"] is None:
+            return None
+        if config["ckpt_path"] is not None:
+            raise MisconfigurationException(
+                f"Give one of --resume and --ckpt_path, got {config['resume']!r} and "
+                f"{config['ckpt_path']!r}."
+            )
+        folder = resume_folder(callbacks, root)
+        chosen = choose_checkpoint(folder, config["resume"], module=self.model)
+        config["ckpt_path"] = chosen
+        return chosen
 
     def predict(self, model: LightningModule, **kwargs: Any) -> None:
         """Predict, and save the list of batches of predictions, one file per rank."""
@@ -131,10 +161,3 @@ class RecipesCLI(LightningCLI):
             config = Path(log_dir or ".", "config.yaml")
             command = f"lightning-recipes fit --config {config} --ckpt_path {resume.last_path}"
             trainer.print(f"To go on:    {command}")
-
-
-def _default_loggers(root: str) -> list[Logger]:
-    csv = CSVLogger(root)
-    if find_spec("tensorboard") is None:
-        return [csv]
-    return [csv, TensorBoardLogger(root, version=csv.version)]

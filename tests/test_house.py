@@ -16,6 +16,14 @@ PURE = [
     "certify/comparison.py",
     "certify/digests.py",
     "certify/points.py",
+    "checkpoints.py",
+    "ckpt/archive.py",
+    "ckpt/broken.py",
+    "ckpt/command.py",
+    "ckpt/finite.py",
+    "ckpt/metadata.py",
+    "ckpt/shards.py",
+    "ckpt/summary.py",
     "data/bucket_order.py",
     "data/cached_dataset.py",
     "data/collate.py",
@@ -38,6 +46,7 @@ PURE = [
     "networks/transformer_net.py",
     "rng.py",
     "schedules.py",
+    "weights.py",
 ]
 LIGHTNING = {"lightning", "lightning_fabric", "lightning_utilities", "pytorch_lightning"}
 

@@ -7,6 +7,7 @@ when any of it moves.
 from collections.abc import Callable
 from typing import Any
 
+from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     GradientAccumulationScheduler,
@@ -15,22 +16,51 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.loops.evaluation_loop import RestartStage
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from lightning.pytorch.trainer.states import TrainerFn
 
 __all__ = [
+    "around_signal_handlers",
     "before_each_fetch",
     "begin_at_next_batch",
     "begin_epoch_of_callbacks",
     "begin_with_validation",
     "capture_keepers",
+    "cluster_environment",
     "drop_loader_states",
+    "drop_sigterm_broadcast",
     "fetches_ahead",
     "finish_restart",
     "is_validation_due",
     "move_counters_between_batches",
+    "num_logged_steps",
     "rebuild_train_iterator",
     "restore_keepers",
+    "restore_sigterm_broadcast",
     "step_plateau_schedulers",
 ]
+
+
+def around_signal_handlers(
+    trainer: Trainer, before: Callable[[], None], after: Callable[[], None]
+) -> None:
+    """Run ``before`` and ``after`` when Lightning registers its signal handlers for a fit.
+
+    It does so between two hooks, between which a loader can take its time, and its handler of
+    SIGTERM broadcasts: a signal to one rank would wait there for the others. What it finds at that
+    moment it puts back when the fit ends, be it by an exception.
+    """
+    connector = trainer._signal_connector
+
+    def register() -> None:
+        connector.__dict__.pop("register_signal_handlers", None)
+        is_fit = trainer.state.fn == TrainerFn.FITTING
+        if is_fit:
+            before()
+        connector.register_signal_handlers()
+        if is_fit:
+            after()
+
+    connector.register_signal_handlers = register  # type: ignore[method-assign]
 
 
 def before_each_fetch(trainer: Trainer, action: Callable[[], None]) -> None:
@@ -67,6 +97,26 @@ def drop_loader_states(checkpoint: dict[str, Any]) -> None:
     It also restores them at a moment at which a loader's error could not be answered any more.
     """
     checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
+
+
+def num_logged_steps(checkpoint: dict[str, Any]) -> int:
+    """Return at which step Lightning logs next after a resume: everything before is logged."""
+    state = checkpoint["loops"]["fit_loop"]["epoch_loop.state_dict"]
+    return int(state["_batches_that_stepped"])
+
+
+def drop_sigterm_broadcast(trainer: Trainer) -> None:
+    """Spare each batch the question whether rank 0 got a SIGTERM, where its handler is not on.
+
+    Lightning broadcasts the answer from the device and waits for it there.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+
+
+def restore_sigterm_broadcast(trainer: Trainer) -> None:
+    """Let Lightning ask again."""
+    trainer.fit_loop.epoch_loop.__dict__.pop("_broadcast_sigterm_tensor", None)
 
 
 def begin_at_next_batch(trainer: Trainer) -> None:
@@ -158,6 +208,11 @@ def is_validation_due(trainer: Trainer) -> bool:
 def step_plateau_schedulers(trainer: Trainer) -> None:
     """Do what Lightning does after a batch and after its validation: it is lost on a resume."""
     trainer.fit_loop.epoch_loop.update_lr_schedulers("step", update_plateau_schedulers=True)
+
+
+def cluster_environment(trainer: Trainer) -> ClusterEnvironment | None:
+    """Return the environment that Lightning asks whether to requeue; only some strategies say."""
+    return trainer._accelerator_connector.cluster_environment
 
 
 def fetches_ahead(trainer: Trainer) -> bool:

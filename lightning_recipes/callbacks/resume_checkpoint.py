@@ -1,5 +1,7 @@
 """The checkpoint from which a run goes on as if it had never stopped."""
 
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,14 +18,15 @@ from lightning_recipes.callbacks.loop_state import (
     drop_loader_states,
     move_counters_between_batches,
 )
-from lightning_recipes.callbacks.run_state import RunState
+from lightning_recipes.callbacks.preemption import Preemption
+from lightning_recipes.callbacks.ranks import gather
+from lightning_recipes.callbacks.run_state import KEY, RunState
 from lightning_recipes.callbacks.safe_write import write_safely
 from lightning_recipes.rng import derive_seed
 
 __all__ = ["ResumeCheckpoint"]
 
 _VERSION = 1
-_KEY = "lightning_recipes.ResumeCheckpoint"
 
 
 class ResumeCheckpoint(Callback):
@@ -55,6 +58,20 @@ class ResumeCheckpoint(Callback):
     the same global batch, the same samples follow with the same augmentations; what is drawn in the
     model takes new streams, derived from the seed, the step and the rank.
 
+    A scheduler's signal to *any* rank, or the end of ``max_wall_time``, ends the run in order: all
+    ranks agree (the verdict is one batch old, so that nobody waits), save before the next window of
+    batches, shut their loader workers down, and ``fit`` raises
+    :class:`~lightning_recipes.Preempted`, a ``SystemExit`` with code 75: run the same command again
+    to go on. A signal during a validation, the sanity check or an accumulation window waits for its
+    end. Before the first batch the file is that of step 0, or the one resumed from; in the last
+    steps ``fit`` completes and returns. The same signal again, after five seconds or more, kills
+    the process at once. While fitting this takes the place of Lightning's handlers and of yours,
+    which come back afterwards; SIGINT stays Lightning's. In a SLURM environment with
+    ``auto_requeue``, its ``requeue_signal`` (SIGUSR1) and ``max_wall_time`` also run ``scontrol
+    requeue``, SIGTERM does not. ``torchrun`` hands SIGTERM on, grants its workers 30 s, and ends
+    with its own code, 1. Signal the launcher or the ranks, not the process group: loader workers
+    die of it, and the run with them. With ``ddp_spawn``, signal the ranks.
+
     What does not come back: what a hook sets that is in no state, since Lightning calls
     ``on_train_epoch_start`` once an epoch (frozen parameters and evaluation modes do come back);
     the masks of ``ModelPruning``; the random states of another loader's workers; the end of a
@@ -78,12 +95,19 @@ class ResumeCheckpoint(Callback):
         max_failed_writes: How many failed writes in a row are an error.
         on_new_batch_size: A run that goes on with another *global* batch size is refused, or goes
             on at the ``"nearest"`` batch, the last one that skips no sample.
+        signals: Those that end the run in order, among SIGHUP, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU;
+            ``()`` for none. One that the platform lacks is left out.
+        max_wall_time: The time that the job has, "HH:MM:SS", "DD:HH:MM:SS" or seconds, on rank 0's
+            clock and counted from the making of this callback. The run ends in time to save: a
+            minute, the longest stretch between two batches (a validation counts) and two of the
+            slowest saves before. None for no limit.
 
     Raises:
         ValueError: An argument is out of range; or, at the start of training, the checkpoint
             belongs to another version or to other data.
         OSError: Files cannot be written, time and again.
         NonFiniteError: The weights are not finite, when a checkpoint is written.
+        Preempted: The run was asked to stop, and saved itself.
         MisconfigurationException: Another callback undid the loading of the checkpoint.
     """
 
@@ -97,6 +121,8 @@ class ResumeCheckpoint(Callback):
         seed: int | None = None,
         max_failed_writes: int = 3,
         on_new_batch_size: Literal["error", "nearest"] = "error",
+        signals: Sequence[str] = ("SIGTERM", "SIGUSR1"),
+        max_wall_time: str | float | None = None,
     ) -> None:
         if every_n_steps is not None and every_n_steps < 1:
             raise ValueError(f"every_n_steps must be >= 1 or None, got {every_n_steps}.")
@@ -119,11 +145,14 @@ class ResumeCheckpoint(Callback):
         self.seed = seed
         self.on_new_batch_size = on_new_batch_size
         self.max_failed_writes = max_failed_writes
+        self.signals = tuple(signals)
+        self.max_wall_time = max_wall_time
         self.saved_paths: list[str] = []
         self._path_in_work: list[str] = []
         self._num_failed_writes = 0
         self._timer = None if every_n_minutes is None else AgreedTimer(60 * every_n_minutes)
         self._run = RunState(seed=seed, nearest=on_new_batch_size == "nearest")
+        self._preemption = Preemption(signals=signals, max_wall_time=max_wall_time)
         self._last_step = 0
         self._loaded_step: int | None = None
         self._moment = "before training"
@@ -133,6 +162,10 @@ class ResumeCheckpoint(Callback):
     def last_path(self) -> str | None:
         """The newest file of this run, or None."""
         return self.saved_paths[-1] if self.saved_paths else None
+
+    def folder(self, default_root_dir: str) -> Path:
+        """Return where the files are, absolute, so that they are found from any other folder."""
+        return Path(self.dirpath or Path(default_root_dir, "resume")).absolute()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the files that are this run's own."""
@@ -157,6 +190,17 @@ class ResumeCheckpoint(Callback):
                 f"{type(first).__name__} stands before it: what that one does at the start of a "
                 "batch happens before the state is saved and restored."
             )
+        if stage == "fit":
+            self._preemption.begin(trainer)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """See that all ranks go on from the same file: each has looked for it by itself."""
+        paths = [None if path is None else str(path) for path in gather(trainer.ckpt_path)]
+        if len(set(paths)) > 1:
+            raise ValueError(
+                f"The ranks go on from different checkpoints: {dict(enumerate(paths))}. They need "
+                "a folder that all of them see alike; start again when it has settled."
+            )
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -166,12 +210,12 @@ class ResumeCheckpoint(Callback):
             return
         if self._moment == "before training":
             # e.g. by LearningRateFinder, which goes back to it after its search
-            checkpoint[_KEY] = None
+            checkpoint[KEY] = None
             return
         refuse_nonfinite(trainer, pl_module, "none is written.")
         if self._moment == "between batches":
             move_counters_between_batches(checkpoint)
-        checkpoint[_KEY] = self._run.capture(trainer, pl_module, moment=self._moment)
+        checkpoint[KEY] = self._run.capture(trainer, pl_module, moment=self._moment)
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -179,9 +223,9 @@ class ResumeCheckpoint(Callback):
         """Keep the run's state until the moments at which it is needed."""
         if trainer.state.fn != TrainerFn.FITTING:
             return
-        if _KEY in checkpoint:
-            if checkpoint[_KEY] is not None:
-                self._run.load(checkpoint[_KEY])
+        if KEY in checkpoint:
+            if checkpoint[KEY] is not None:
+                self._run.load(checkpoint[KEY])
                 self._loaded_step = checkpoint["global_step"]
                 drop_loader_states(checkpoint)
         else:
@@ -205,6 +249,7 @@ class ResumeCheckpoint(Callback):
         if self._timer is not None:
             self._timer.restart()
         self._run.start(trainer, pl_module)
+        self._preemption.start(trainer)
         before_each_fetch(trainer, lambda: self._before_fetch(trainer))
 
     def on_train_batch_start(
@@ -213,9 +258,17 @@ class ResumeCheckpoint(Callback):
         """Restore the rest at the first resumed batch; save where it is time."""
         is_resumed = self._run.restore(trainer, pl_module)
         is_window_start = batch_idx % trainer.accumulate_grad_batches == 0
-        if not is_resumed and is_window_start and self._is_due(trainer):
-            self._moment = "between batches"
+        is_stop = self._preemption.is_agreed and is_window_start
+        is_due = not is_resumed and is_window_start and self._is_due(trainer)
+        if is_due or (is_stop and not is_resumed and self._run.is_known(trainer)):
+            self._moment, start = "between batches", time.monotonic()
             self._save(trainer)
+            self._preemption.note_save(start)
+            if is_stop:
+                self._preemption.stop(trainer, self.last_path)
+        elif is_stop and is_resumed:
+            # Nothing has happened since the file was written.
+            self._preemption.stop(trainer, str(trainer.ckpt_path))
         self._moment = "batch"
 
     def on_train_batch_end(
@@ -240,17 +293,20 @@ class ResumeCheckpoint(Callback):
         self._moment = "training end"
         if trainer.global_step > self._last_step:
             self._save(trainer)
+        self._preemption.end(trainer)
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """Gather nothing any more: other ranks may be gone."""
         self._is_in_exception = True
+        self._preemption.abandon(trainer)
 
     def _before_fetch(self, trainer: Trainer) -> None:
         # The clock is asked at the start of the batch; here only whether that question is near.
+        self._preemption.exchange(trainer)
         is_time_near = self._timer is not None and self._timer.is_asked_next()
-        is_save_near = is_time_near or self._are_steps_due(trainer)
+        is_save_near = is_time_near or self._preemption.is_agreed or self._are_steps_due(trainer)
         self._run.before_fetch(trainer, is_save_near=is_save_near)
 
     def _are_steps_due(self, trainer: Trainer) -> bool:
@@ -265,9 +321,7 @@ class ResumeCheckpoint(Callback):
         return is_new and (is_time or is_step) and self._run.is_known(trainer)
 
     def _save(self, trainer: Trainer) -> None:
-        # absolute, so that old files are found, and only they, from another working directory
-        root = Path(self.dirpath or Path(trainer.default_root_dir, "resume")).absolute()
-        path = str(root / f"step={trainer.global_step:09d}.ckpt")
+        path = str(self.folder(trainer.default_root_dir) / f"step={trainer.global_step:09d}.ckpt")
         self._last_step = trainer.global_step
         if self._timer is not None:
             self._timer.restart()

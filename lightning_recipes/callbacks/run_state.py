@@ -18,7 +18,10 @@ from lightning_recipes.rng import (
     seed_host_generators,
 )
 
-__all__ = ["RunState"]
+__all__ = ["KEY", "RunState", "logger_versions"]
+
+KEY = "lightning_recipes.ResumeCheckpoint"
+"""Where a checkpoint holds the state of the run."""
 
 _VERSION = 1
 
@@ -70,6 +73,7 @@ class RunState:
             "moment": moment,
             "ends_epoch": ends_epoch,
             "is_validation_due": moment == "batch end" and loop_state.is_validation_due(trainer),
+            "loggers": {type(logger).__name__: logger.version for logger in trainer.loggers},
             "keepers": loop_state.capture_keepers(trainer),
             "modes": capture_modes(pl_module) if is_between_batches else None,
             "ranks": gather(mine),
@@ -186,3 +190,10 @@ class RunState:
         seed = derive_seed(base, trainer.global_step, trainer.global_rank)
         torch.manual_seed(seed)  # of every device, too
         seed_host_generators(seed)
+
+
+def logger_versions(checkpoint: dict[str, Any]) -> dict[str, int | str]:
+    """Return the version of each kind of logger of the run, none if the checkpoint has no such."""
+    state = checkpoint.get(KEY) or {}
+    versions: dict[str, int | str] = state.get("loggers", {})
+    return versions

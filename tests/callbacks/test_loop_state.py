@@ -28,6 +28,11 @@ def test_loops_have_the_private_attributes(trainer: Trainer) -> None:
     loop = trainer.fit_loop.epoch_loop
     assert "_restarting" in vars(loop), MOVED.format("epoch_loop._restarting")
     assert callable(loop._should_check_val_fx), MOVED.format("_should_check_val_fx")
+    assert callable(loop._broadcast_sigterm_tensor), MOVED.format("_broadcast_sigterm_tensor")
+    connector = trainer._signal_connector
+    assert callable(connector.register_signal_handlers), MOVED.format("register_signal_handlers")
+    environment = trainer._accelerator_connector.cluster_environment
+    assert environment is not None, MOVED.format("cluster_environment")
     assert callable(loop._on_before_fetch), MOVED.format("epoch_loop._on_before_fetch")
     assert "_last_global_step_saved" in vars(ModelCheckpoint()), MOVED.format("ModelCheckpoint")
 

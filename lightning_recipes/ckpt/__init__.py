@@ -1,0 +1,1 @@
+"""What is inside a checkpoint, read without running anything from it."""
