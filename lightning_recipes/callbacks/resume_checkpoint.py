@@ -89,8 +89,8 @@ class ResumeCheckpoint(Callback):
     Where the strategy writes a checkpoint as a folder of shards (``ModelParallelStrategy``, and
     ``FSDPStrategy(state_dict_type="sharded")``, which Lightning offers on GPUs only), all ranks
     write into a hidden folder, which takes its name when every one of them has finished; on several
-    machines that is a folder that all of them see. Shards can be resumed by the same number of
-    ranks.
+    machines that is a folder that all of them see. Ranks that share one copy of the model share one
+    random stream.
 
     Args:
         dirpath: Where to save; by default ``<default_root_dir>/resume``.

@@ -4,7 +4,7 @@ import os
 import shutil
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -17,12 +17,14 @@ from torch.utils.data import DataLoader
 
 from lightning_recipes import (
     BrokenCheckpoint,
-    Classifier,
     GradientNormMonitor,
     NaNDetector,
     NonFiniteError,
+    RecipeModule,
     ResumeCheckpoint,
+    Step,
     WarmupCosineLR,
+    cross_entropy_step,
     intact_checkpoints,
     newest_intact,
     verify,
@@ -33,15 +35,20 @@ from tests.callbacks.test_safe_write import FullDisk, names, step
 from tests.project import PointsDataModule
 from tests.ranks import run_trainer_ranks
 
-POLICIES = ("raise", "skip", "warn")
+POLICIES: tuple[Literal["raise", "skip", "warn"], ...] = ("raise", "skip", "warn")
 BAD = 2  # a batch of rank 1
 
 
-class Whole(Classifier):
-    def __init__(self) -> None:
+class Whole(RecipeModule):
+    def __init__(self, dropout: float = 0.5) -> None:
+        super().__init__()
         seed_everything(3, verbose=False)
-        network = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 2))
-        super().__init__(network, num_classes=2)
+        drop = nn.Dropout(dropout)
+        self.network = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), drop, nn.Linear(16, 2))
+
+    def step(self, batch: Any) -> Step:
+        points, target = batch
+        return cross_entropy_step(self.network(points), target)
 
 
 class Sharded(Whole):
@@ -209,6 +216,7 @@ def test_an_incomplete_folder_is_refused(saved: Any, tmp_path: Path) -> None:
     run_loggers(str(tmp_path), resumed_from=str(folder / step(4)))
 
 
+@pytest.mark.slow
 def test_shards_go_on_in_a_smaller_world(saved: Any, tmp_path: Path) -> None:
     root, ranks = saved
     path = str(root / "kept" / step(8))
@@ -236,27 +244,13 @@ def batches_of(rank: int) -> list[Any]:
     return batches
 
 
-class Watched(Sharded):
-    """Every module its own shards, and no dropout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        del self.network[2]
-
-
-class WatchedWhole(Whole):
-    def __init__(self) -> None:
-        super().__init__()
-        del self.network[2]
-
-
 def policies_of_a_rank(root: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     rank = int(os.environ["RANK"])
     for folders in (None, True):
         for policy in POLICIES:
-            module = WatchedWhole() if folders is None else Watched()
-            detector = NaNDetector(policy=policy)  # type: ignore[arg-type]
+            module = Whole(0.0) if folders is None else Sharded(0.0)
+            detector = NaNDetector(policy=policy)
             trainer = make_trainer(
                 root,
                 detector,
