@@ -1,7 +1,7 @@
 """What only a GPU can show."""
 
 import math
-import os
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -200,13 +200,14 @@ class InShards(RecipeModule):
 
 
 @pytest.fixture
-def _one_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20000 + os.getpid() % 20000)}
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+def _own_group() -> Iterator[None]:
+    """Leave no process group to other tests."""
+    yield
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
-@pytest.mark.usefixtures("_one_of_torchrun")
+@pytest.mark.usefixtures("_own_group")
 @pytest.mark.parametrize("kind", ["full", "sharded"])
 def test_fsdp_resumes_exactly(tmp_path: Path, kind: Any) -> None:
     """Lightning offers it on GPUs only."""
@@ -236,7 +237,7 @@ def test_fsdp_resumes_exactly(tmp_path: Path, kind: Any) -> None:
         assert all(map(torch.equal, train(tmp_path / str(step), saved), whole))
 
 
-@pytest.mark.usefixtures("_one_of_torchrun")
+@pytest.mark.usefixtures("_own_group")
 @pytest.mark.parametrize("reader", [NaNDetector, GradientNormMonitor])
 def test_fsdp_is_refused_by_those_who_need_whole_gradients(reader: type[Callback]) -> None:
     trainer = Trainer(

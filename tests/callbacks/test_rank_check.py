@@ -13,7 +13,14 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
 from torch.utils.data import DataLoader
 
-from lightning_recipes import RankCheck, RecipeModule, ResumableDataLoader, Step, cross_entropy_step
+from lightning_recipes import (
+    RankCheck,
+    RecipeModule,
+    ResumableDataLoader,
+    ResumeCheckpoint,
+    Step,
+    cross_entropy_step,
+)
 from lightning_recipes.callbacks.rank_facts import RankFacts, differences, node_lines
 from tests.project import NoisyPoints, PointsDataModule
 from tests.ranks import run_trainer_ranks
@@ -163,19 +170,22 @@ class Slices(Net):
         pass
 
 
-def together_on_a_rank(root: Path) -> list[str]:
+def together_on_a_rank(root: Path) -> list[Any]:
     points = NoisyPoints(24, noise=0.0)
-    options: dict[str, Any] = {"limit_val_batches": 0}
-    return [
-        fit(root, Slices(), data, strategy=ModelParallelStrategy(), **options)
+    told = [
+        fit(root, Slices(), data, ResumeCheckpoint(), strategy=ModelParallelStrategy())
         for data in (PointsDataModule(batch_size=4), ResumableDataLoader(points, 4))
     ]
+    return [*told, torch.initial_seed()]
 
 
 def test_ranks_that_share_a_copy_of_the_model_share_the_data(tmp_path: Path) -> None:
-    for good, bad in run_trainer_ranks(together_on_a_rank, tmp_path):
+    ranks = run_trainer_ranks(together_on_a_rank, tmp_path)
+    for good, bad, _ in ranks:
         assert good == "6 steps"
         assert "ranks 0 and 1 share a copy of the model and have different samples" in bad
+    # or they would not drop the same activations
+    assert ranks[0][2] == ranks[1][2] != 3
 
 
 FACTS = RankFacts(host="a", device="cuda:0", common={"x": 1})
