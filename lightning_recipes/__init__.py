@@ -4,6 +4,7 @@ from lightning_recipes.callbacks.gradient_norm import GradientNormMonitor
 from lightning_recipes.callbacks.loss_scale import LossScaleMonitor
 from lightning_recipes.callbacks.nan_detector import NaNDetector
 from lightning_recipes.callbacks.preempted import Preempted
+from lightning_recipes.callbacks.rank_check import RankCheck
 from lightning_recipes.callbacks.resume_checkpoint import ResumeCheckpoint
 from lightning_recipes.callbacks.warmup_cosine import WarmupCosineLR
 from lightning_recipes.checkpoints import (
@@ -70,6 +71,7 @@ __all__ = [
     "PadCollate",
     "Padded",
     "Preempted",
+    "RankCheck",
     "RecipeDataModule",
     "RecipeModule",
     "Regressor",

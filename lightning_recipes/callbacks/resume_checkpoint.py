@@ -21,7 +21,7 @@ from lightning_recipes.callbacks.loop_state import (
 from lightning_recipes.callbacks.preemption import Preemption
 from lightning_recipes.callbacks.ranks import gather
 from lightning_recipes.callbacks.run_state import KEY, RunState
-from lightning_recipes.callbacks.safe_write import write_safely
+from lightning_recipes.callbacks.safe_write import remove_safely, write_safely
 from lightning_recipes.rng import derive_seed
 
 __all__ = ["ResumeCheckpoint"]
@@ -86,6 +86,12 @@ class ResumeCheckpoint(Callback):
     older file, and is tried again when the next one is due; after ``max_failed_writes`` in a row,
     or at the end of training, it is an error, on all ranks. Weights that are not finite are an
     error at once.
+
+    Where the strategy writes a checkpoint as a folder of shards (``ModelParallelStrategy``, and
+    ``FSDPStrategy(state_dict_type="sharded")``, which Lightning offers on GPUs only), all ranks
+    write into a hidden folder, which takes its name when every one of them has finished; on several
+    machines that is a folder that all of them see. Ranks that share one copy of the model share one
+    random stream.
 
     Args:
         dirpath: Where to save; by default ``<default_root_dir>/resume``.
@@ -339,7 +345,7 @@ class ResumeCheckpoint(Callback):
         outdated = self.saved_paths[: -self.keep_last] if self.keep_last else []
         self.saved_paths = self.saved_paths[len(outdated) :]
         for old in outdated:
-            trainer.strategy.remove_checkpoint(old)
+            remove_safely(trainer, old)
 
     def _answer_failure(self, path: str, error: str) -> None:
         self._num_failed_writes += 1
