@@ -31,6 +31,7 @@ from lightning_recipes.gradients import (
     nonfinite_names,
     total_norm,
 )
+from lightning_recipes.launch.trainer import trainer
 from lightning_recipes.modules.base import RecipeModule
 from lightning_recipes.modules.classifier import Classifier
 from lightning_recipes.modules.optimizers import lr_scale, parameter_groups
@@ -40,6 +41,7 @@ from lightning_recipes.modules.step import Step, cross_entropy_step
 from lightning_recipes.nonfinite.error import NonFiniteError, Origin
 from lightning_recipes.nonfinite.finding import Finding
 from lightning_recipes.nonfinite.replay import replay
+from lightning_recipes.resume import resume_path
 from lightning_recipes.rng import (
     capture_rng_state,
     derive_seed,
@@ -96,11 +98,13 @@ __all__ = [
     "replay",
     "restore_rng_state",
     "resumable",
+    "resume_path",
     "sample_seed",
     "seed_worker",
     "simulate",
     "split_indices",
     "total_norm",
+    "trainer",
     "verify",
     "warmup_cosine",
 ]
