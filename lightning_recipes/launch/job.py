@@ -1,5 +1,6 @@
 """The processes of one job on this machine, from their start to their exit code."""
 
+import os
 import sys
 import uuid
 from collections.abc import Sequence
@@ -85,6 +86,10 @@ class Job:
             config = {"rank": self.node_rank}
         else:
             config = {"is_host": is_alone or self.node_rank == 0}
+        if self.max_restarts > 0:
+            # Otherwise (torch 2.13, torchrun too) restarted processes find the addresses of the
+            # ones before them in the store that the agent keeps, and with gloo wait for ever.
+            os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         endpoint = "127.0.0.1:0" if is_alone else f"{self.main_address}:{self.main_port}"
         parameters = RendezvousParameters(
             backend="static" if is_static else "c10d",
