@@ -32,6 +32,7 @@ from lightning_recipes.gradients import (
     nonfinite_names,
     total_norm,
 )
+from lightning_recipes.launch.trainer import trainer
 from lightning_recipes.modules.base import RecipeModule
 from lightning_recipes.modules.classifier import Classifier
 from lightning_recipes.modules.optimizers import lr_scale, parameter_groups
@@ -105,6 +106,7 @@ __all__ = [
     "simulate",
     "split_indices",
     "total_norm",
+    "trainer",
     "verify",
     "warmup_cosine",
 ]

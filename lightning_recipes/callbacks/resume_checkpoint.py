@@ -22,6 +22,7 @@ from lightning_recipes.callbacks.preemption import Preemption
 from lightning_recipes.callbacks.ranks import gather
 from lightning_recipes.callbacks.run_state import KEY, RunState
 from lightning_recipes.callbacks.safe_write import remove_safely, write_safely
+from lightning_recipes.launch.strangers import refuse_strangers
 from lightning_recipes.rng import derive_seed
 
 __all__ = ["ResumeCheckpoint"]
@@ -115,7 +116,8 @@ class ResumeCheckpoint(Callback):
         OSError: Files cannot be written, time and again.
         NonFiniteError: The weights are not finite, when a checkpoint is written.
         Preempted: The run was asked to stop, and saved itself.
-        MisconfigurationException: Another callback undid the loading of the checkpoint.
+        MisconfigurationException: Another callback undid the loading of the checkpoint; or torchrun
+            started more processes than the trainer has.
     """
 
     def __init__(
@@ -185,7 +187,8 @@ class ResumeCheckpoint(Callback):
         self.saved_paths = list(state_dict["saved_paths"])
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Warn where another callback would act before the state is restored."""
+        """Refuse ranks that do not see each other, and warn of a callback that would act first."""
+        refuse_strangers(trainer)
         self._is_in_exception, self._moment = False, "before training"
         # Lightning puts these before all others, and they do nothing at the start of a batch.
         finders = (BatchSizeFinder, LearningRateFinder)
