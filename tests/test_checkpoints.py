@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning.pytorch import Trainer
 from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 
 from lightning_recipes import BrokenCheckpoint, intact_checkpoints, newest_intact, verify
 from tests.checkpoint_files import (
@@ -345,6 +346,20 @@ def test_a_payload_is_named_and_not_run(tmp_path: Path) -> None:
 
 def test_shards_as_torch_writes_them_are_intact(tmp_path: Path) -> None:
     verify(save_shards(tmp_path / "shards"), finite=True)
+
+
+def test_members_of_an_enum_may_be_written_as_attributes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Python 3.11.0 to 3.11.3 does it: with ``getattr``, which is stood in for."""
+
+    def reduce(member: Any) -> Any:
+        return getattr, (type(member), member.name)
+
+    monkeypatch.setattr(_MEM_FORMAT_ENCODING, "__reduce_ex__", lambda self, _: reduce(self))
+    folder = save_shards(tmp_path / "shards")
+    assert b"getattr" in (folder / ".metadata").read_bytes()
+    verify(folder, finite=True)
 
 
 def cut(path: Path) -> None:

@@ -32,7 +32,6 @@ PURE = [
     "data/containers.py",
     "data/length_buckets.py",
     "data/lengths.py",
-    "data/lingering_worker.py",
     "data/order.py",
     "data/padded.py",
     "data/padding.py",

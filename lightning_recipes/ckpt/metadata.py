@@ -108,6 +108,13 @@ class _Record:
         self.fields = state if isinstance(state, dict) else {}
 
 
+def _member(kind: Any, name: Any) -> "_Record":
+    """Stand in for ``getattr``, with which Python 3.11.0 to 3.11.3 writes the member of an enum."""
+    if not (isinstance(kind, type) and issubclass(kind, _Record)):
+        raise TypeError(f"the member {name!r} of {kind!r}, which is no enum")
+    return kind(name)
+
+
 class _Unpickler(pickle.Unpickler):
     def __init__(self, content: bytes, path: Path) -> None:
         super().__init__(io.BytesIO(content))
@@ -116,6 +123,8 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("torch", "Size"):
             return tuple
+        if (module, name) == ("builtins", "getattr"):
+            return _member
         dtype = vars(torch).get(name) if module == "torch" else None
         if isinstance(dtype, torch.dtype):
             return dtype

@@ -1,6 +1,5 @@
 """A DataLoader whose position is two integers."""
 
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -9,7 +8,6 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from lightning_recipes.data.length_buckets import LengthBuckets
-from lightning_recipes.data.lingering_worker import LingeringWorker
 from lightning_recipes.data.sampler import CoordinateSampler
 from lightning_recipes.data.seeding import SeededDataset
 from lightning_recipes.rng import derive_seed, preserve_rng
@@ -103,9 +101,6 @@ class ResumableDataLoader(DataLoader[Any]):
         # global generator if there is no other.
         dataloader_kwargs.setdefault("generator", torch.Generator().manual_seed(derive_seed(seed)))
         dataloader_kwargs.update(collate_fn=collate_fn, num_workers=num_workers)
-        init_fn = dataloader_kwargs.get("worker_init_fn")
-        if num_workers and hasattr(signal, "SIGALRM") and not isinstance(init_fn, LingeringWorker):
-            dataloader_kwargs["worker_init_fn"] = LingeringWorker(init_fn)
         if batch_sampler is not None:
             # Lightning rebuilds a loader around a batch sampler for one purpose, prediction.
             self._coordinates = _checked_sampler(getattr(batch_sampler, "sampler", batch_sampler))

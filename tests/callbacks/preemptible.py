@@ -1,8 +1,7 @@
 """A training that is asked to stop, by a real signal, at a chosen moment.
 
 ``python -m tests.callbacks.preemptible <root> <moment>:<step>:<rank>[:launcher] <options as JSON>``
-goes on from the newest file under the root, as a scheduler's job would. ``:group`` in the place of
-``:launcher`` sends the signal to all processes of the job at once.
+goes on from the newest file under the root, as a scheduler's job would.
 """
 
 import json
@@ -36,7 +35,7 @@ class Kick(Callback):
         self, moment: str, step: int = 0, *, rank: int = 0, number: int = signal.SIGTERM
     ) -> None:
         self.moment, self.step, self.rank, self.number = moment, step, rank, number
-        self.to_launcher = self.to_group = False
+        self.to_launcher = False
         self.kicked_at: int | None = None
 
     def _kick(self, moment: str, trainer: Trainer) -> None:
@@ -44,10 +43,7 @@ class Kick(Callback):
         if not is_now or self.kicked_at is not None or trainer.global_rank != self.rank:
             return
         self.kicked_at = trainer.global_step
-        if self.to_group:
-            os.killpg(os.getpgrp(), self.number)
-        else:
-            os.kill(os.getppid() if self.to_launcher else os.getpid(), self.number)
+        os.kill(os.getppid() if self.to_launcher else os.getpid(), self.number)
         first = trainer.callbacks[0]  # type: ignore[attr-defined]
         while self.to_launcher and first._preemption._signals.received is None:
             time.sleep(0.01)
@@ -107,7 +103,7 @@ def main(root: Path, kick: str, options: dict[str, Any]) -> None:
     """Go on from the newest file; leave the weights of that run and of an uninterrupted one."""
     moment, step, rank, *to = kick.split(":")
     kicker = Kick(moment, int(step), rank=int(rank))
-    kicker.to_launcher, kicker.to_group = to == ["launcher"], to == ["group"]
+    kicker.to_launcher = bool(to)
     files = sorted((root / "resume").glob("step=*.ckpt"))
     try:
         trainer = fit(root, kicker, ckpt_path=str(files[-1]) if files else None, **options)

@@ -256,9 +256,8 @@ def steps(root: Path) -> list[int]:
     return sorted(int(path.stem[len("step=") :]) for path in (root / "resume").glob("*.ckpt"))
 
 
-@pytest.mark.parametrize("to", ["", ":group"], ids=["to the process", "to its workers, too"])
-def test_a_process_ends_with_its_code_and_its_workers(to: str, tmp_path: Path) -> None:
-    code, output = Job(tmp_path, f"batch end:8:0{to}", num_workers=2).end()
+def test_a_process_ends_with_its_code_and_its_workers(tmp_path: Path) -> None:
+    code, output = Job(tmp_path, "batch end:8:0", num_workers=2).end()
     assert code == 75, output
     assert f"Preempted by SIGTERM: resume from {tmp_path}" in output
     assert "Traceback" not in output
