@@ -1,6 +1,7 @@
 import dataclasses
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,9 @@ def cases_of_a_rank(root: Path) -> dict[str, str]:
         check = RankCheck(hang_timeout_s=0.6, ignore=["module.hparams.sleep_s"])
         found["hang"] = fit(root, net, data, check=check, limit_train_batches=2)
         found["hang told"] = told.text()
+    time.sleep(0.2)
+    watches = [thread for thread in threading.enumerate() if thread.name == "StackWatch"]
+    found["watches"] = str(len(watches))
     return found
 
 
@@ -158,6 +162,7 @@ def test_ranks_that_differ_are_refused_on_all_of_them(tmp_path: Path) -> None:
         assert (waited in found["late told"]) == (rank == 0)
         assert ("gather" in found["late told"]) == (rank == 0)
         assert found["hang"] == "2 steps"
+        assert found["watches"] == "0"
         # one waits in the reduction of the gradients, the other where it sleeps
         assert f"Rank {rank} of 2: no batch has ended for 0.6 s" in found["hang told"]
     assert "in step" in ranks[1]["hang told"]
