@@ -143,9 +143,9 @@ def test_two_nodes_meet(accident: str, tmp_path: Path, by_torchrun: dict[str, An
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    common = ("--devices", "1", "--num-nodes", "2", "--main-port", str(port))
+    common = ["--devices", "1", "--num-nodes", "2", "--main-port", str(port)]
     if accident != "none:0":
-        common = (*common, "--max-restarts", "1")
+        common += ["--max-restarts", "1"]
     nodes = [
         start(*RUN, *common, "--node-rank", rank, JOB, str(tmp_path), accident, cwd=tmp_path)
         for rank in ("1", "0")
