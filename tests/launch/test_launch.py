@@ -114,10 +114,8 @@ def weights_of(root: Path, step: int) -> Any:
     return torch.load(path, weights_only=True)["state_dict"]
 
 
-@pytest.mark.parametrize(
-    "launcher",
-    ["run", *(pytest.param(n, marks=pytest.mark.slow) for n in ("torchrun", "fabric run"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_configuration_trains_as_one(launcher: str, names: tuple[Path, Any]) -> None:
     root, alone = names
     folder = root / launcher.replace(" ", "-")
