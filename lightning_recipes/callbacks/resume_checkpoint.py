@@ -70,8 +70,9 @@ class ResumeCheckpoint(Callback):
     which come back afterwards; SIGINT stays Lightning's. In a SLURM environment with
     ``auto_requeue``, its ``requeue_signal`` (SIGUSR1) and ``max_wall_time`` also run ``scontrol
     requeue``, SIGTERM does not. ``torchrun`` hands SIGTERM on, grants its workers 30 s, and ends
-    with its own code, 1. Signal the launcher or the ranks, not the process group: loader workers
-    die of it, and the run with them. With ``ddp_spawn``, signal the ranks.
+    with its own code, 1; ``lightning-recipes run`` gives them their time, and ends with 75. Signal
+    the launcher or the ranks, not the process group: loader workers die of it, and the run with
+    them. With ``ddp_spawn``, signal the ranks.
 
     What does not come back: what a hook sets that is in no state, since Lightning calls
     ``on_train_epoch_start`` once an epoch (frozen parameters and evaluation modes do come back);

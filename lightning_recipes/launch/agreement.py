@@ -42,7 +42,7 @@ def agreed(
         if not isinstance(value, list | Strategy) and value in _OPEN[name]:
             decided[name] = asked.value
         elif not _is_same(name, value, asked.value):
-            shown = show.format(name=name, value=repr(value))
+            shown = show.format(name=name, value=value)
             advice = way_out.format(name=name, value=asked.value)
             raise MisconfigurationException(f"{shown} under {asked.source}: {advice}.")
         elif name == "devices" and isinstance(asked.value, str):

@@ -81,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     try:
         number = num_processes(options.devices, accelerator=options.accelerator)
-    except (ValueError, MisconfigurationException) as error:
+    except (TypeError, ValueError, MisconfigurationException) as error:
         parser.error(f"--devices {options.devices}: {error}")
     if number < 1:
         parser.error(f"--devices must be at least one, got {options.devices}")

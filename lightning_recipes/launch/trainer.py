@@ -41,7 +41,7 @@ def trainer(**options: Any) -> Trainer:
     decided = agreed(
         options,
         launched(os.environ),
-        show="Trainer({name}={value})",
+        show="Trainer({name}={value!r})",
         way_out="leave {name} out of the Trainer, or launch as it says",
     )
     built = Trainer(**{**options, **decided})

@@ -10,7 +10,7 @@ from lightning_recipes.launch.launched import Asked
 
 def decide(name: str, given: dict[str, Any], value: int | str) -> dict[str, Any]:
     launched = {name: Asked(value=value, source=f"--{name} {value}")}
-    return agreed(given, launched, show="Trainer({name}={value})", way_out="use {name} {value}")
+    return agreed(given, launched, show="Trainer({name}={value!r})", way_out="use {name} {value}")
 
 
 @pytest.mark.parametrize(

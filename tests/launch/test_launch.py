@@ -114,10 +114,8 @@ def weights_of(root: Path, step: int) -> Any:
     return torch.load(path, weights_only=True)["state_dict"]
 
 
-@pytest.mark.parametrize(
-    "launcher",
-    ["run", *(pytest.param(n, marks=pytest.mark.slow) for n in ("torchrun", "fabric run"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_configuration_trains_as_one(launcher: str, names: tuple[Path, Any]) -> None:
     root, alone = names
     folder = root / launcher.replace(" ", "-")
@@ -143,9 +141,9 @@ def test_two_nodes_meet(accident: str, tmp_path: Path, by_torchrun: dict[str, An
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    common = ("--devices", "1", "--num-nodes", "2", "--main-port", str(port))
+    common = ["--devices", "1", "--num-nodes", "2", "--main-port", str(port)]
     if accident != "none:0":
-        common = (*common, "--max-restarts", "1")
+        common += ["--max-restarts", "1"]
     nodes = [
         start(*RUN, *common, "--node-rank", rank, JOB, str(tmp_path), accident, cwd=tmp_path)
         for rank in ("1", "0")
