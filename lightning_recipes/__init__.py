@@ -4,6 +4,7 @@ from lightning_recipes.callbacks.gradient_norm import GradientNormMonitor
 from lightning_recipes.callbacks.loss_scale import LossScaleMonitor
 from lightning_recipes.callbacks.nan_detector import NaNDetector
 from lightning_recipes.callbacks.preempted import Preempted
+from lightning_recipes.callbacks.rank_check import RankCheck
 from lightning_recipes.callbacks.resume_checkpoint import ResumeCheckpoint
 from lightning_recipes.callbacks.warmup_cosine import WarmupCosineLR
 from lightning_recipes.checkpoints import (
@@ -31,6 +32,7 @@ from lightning_recipes.gradients import (
     nonfinite_names,
     total_norm,
 )
+from lightning_recipes.launch.trainer import trainer
 from lightning_recipes.modules.base import RecipeModule
 from lightning_recipes.modules.classifier import Classifier
 from lightning_recipes.modules.optimizers import lr_scale, parameter_groups
@@ -70,6 +72,7 @@ __all__ = [
     "PadCollate",
     "Padded",
     "Preempted",
+    "RankCheck",
     "RecipeDataModule",
     "RecipeModule",
     "Regressor",
@@ -103,6 +106,7 @@ __all__ = [
     "simulate",
     "split_indices",
     "total_norm",
+    "trainer",
     "verify",
     "warmup_cosine",
 ]

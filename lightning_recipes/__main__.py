@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from lightning_recipes.certify.command import main as certify
 from lightning_recipes.ckpt.command import main as ckpt
 from lightning_recipes.cli import RecipesCLI
+from lightning_recipes.launch.command import main as run
 
 __all__ = ["main"]
 
@@ -18,14 +19,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Instead of those of the process, for use from Python.
 
     Raises:
-        SystemExit: At the end of ``certify`` and ``ckpt``, with their exit status; or the
+        SystemExit: At the end of ``certify``, ``ckpt`` and ``run``, with their exit status; or the
             arguments are wrong.
     """
     # As "python -m" does, so that a configuration can name modules beside it.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     given = sys.argv[1:] if arguments is None else list(arguments)
-    for name, command in (("certify", certify), ("ckpt", ckpt)):
+    for name, command in (("certify", certify), ("ckpt", ckpt), ("run", run)):
         if given[:1] == [name]:
             sys.exit(command(given[1:]))
     RecipesCLI(None if arguments is None else given)

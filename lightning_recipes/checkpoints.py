@@ -25,6 +25,7 @@ __all__ = [
     "judged_checkpoints",
     "newest_intact",
     "read_checkpoint",
+    "read_run",
     "verify",
     "why_not_resumable",
 ]
@@ -135,6 +136,15 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return checkpoint
 
 
+def read_run(path: Path) -> dict[str, Any]:
+    """Return what an intact checkpoint holds of the run; of a folder, all but the tensors.
+
+    Only its structure is checked: for a checkpoint that :func:`verify` has taken.
+    """
+    checkpoint: dict[str, Any] = peek_archive(path / "meta.pt" if path.is_dir() else path)
+    return checkpoint
+
+
 def why_not_resumable(checkpoint: Mapping[str, Any]) -> str | None:
     """Return why no run can go on from a complete checkpoint; None if one can."""
     lacking = [key for key in _REQUIRED_TO_RESUME if not isinstance(checkpoint.get(key), list)]
@@ -188,7 +198,7 @@ def _age(path: Path) -> tuple[int, int, str]:
 
 def _step_inside(path: Path) -> int:
     try:
-        checkpoint = peek_archive(path / "meta.pt" if path.is_dir() else path)
+        checkpoint = read_run(path)
     except (BrokenCheckpoint, FileNotFoundError):
         return -1  # whatever is wrong with it is told when it is verified
     step = checkpoint.get("global_step") if isinstance(checkpoint, dict) else None

@@ -1,17 +1,21 @@
 """The command line: Lightning's own, with loggers under the run's folder and a word at the end."""
 
+import os
 from argparse import RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import Any
 
 import torch
-from jsonargparse import DefaultHelpFormatter
+from jsonargparse import DefaultHelpFormatter, Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from lightning_recipes.callbacks.resume_checkpoint import ResumeCheckpoint
+from lightning_recipes.launch.agreement import agreed
+from lightning_recipes.launch.launched import launched
+from lightning_recipes.launch.strangers import refuse_strangers
 from lightning_recipes.loggers import run_loggers
 from lightning_recipes.resume import choose_checkpoint, resume_folder
 
@@ -29,10 +33,12 @@ _DESCRIPTION = """Train, evaluate and resume PyTorch Lightning modules from YAML
   lightning-recipes fit --config configs/names.yaml --print_config
   lightning-recipes certify --config configs/names.yaml --trainer.max_steps 20
   lightning-recipes ckpt runs/names/resume
+  lightning-recipes run --devices 2 -- fit --config configs/names.yaml
 
 "certify" kills and resumes the training and tells whether it is still the same run; see
 "lightning-recipes certify --help". "ckpt" tells what is in a checkpoint, and which ones of a folder
-are intact; see "lightning-recipes ckpt --help".
+are intact; see "lightning-recipes ckpt --help". "run" starts one process per device, on one machine
+or many; see "lightning-recipes run --help".
 
 A later --config or option wins over an earlier one; "callbacks+:" in a file adds to the list
 instead of replacing it. The configuration decides what is built, a checkpoint only in what state it
@@ -67,6 +73,10 @@ class RecipesCLI(LightningCLI):
     ``config.yaml`` in ``lightning_logs/version_N``, TensorBoard events beside them where it is
     installed, the best model in ``checkpoints``, the run itself in ``resume``. ``predict`` saves
     its predictions there too, one file per rank.
+
+    Under a launcher (``lightning-recipes run``, torchrun, ``fabric run``, ``srun``) the trainer
+    takes ``devices``, ``num_nodes`` and, where they were given, ``strategy``, ``precision`` and
+    ``accelerator`` from there; a configuration that says otherwise is an error.
 
     Args:
         args: Arguments instead of those of the process, for use from Python.
@@ -111,6 +121,7 @@ class RecipesCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Build the trainer, with loggers and a progress bar where the configuration names none."""
         options = self.config_init[self.subcommand]["trainer"]
+        kwargs = {**self._launched(options), **kwargs}
         root = options["default_root_dir"] or "."
         callbacks = options["callbacks"] or []
         callbacks = [*callbacks] if isinstance(callbacks, list) else [callbacks]
@@ -125,7 +136,20 @@ class RecipesCLI(LightningCLI):
         has_bar = any(isinstance(callback, ProgressBar) for callback in callbacks)
         if options["enable_progress_bar"] is not False and not has_bar:
             callbacks.append(LossProgressBar(refresh_rate=_BATCHES_PER_REFRESH))
-        return super().instantiate_trainer(callbacks=callbacks, **kwargs)
+        trainer = super().instantiate_trainer(callbacks=callbacks, **kwargs)
+        refuse_strangers(trainer)
+        return trainer
+
+    def _launched(self, options: Namespace) -> dict[str, Any]:
+        given = dict(options)
+        if given["num_nodes"] == 1:  # the default, which the parser does not tell from a wish
+            given["num_nodes"] = None
+        return agreed(
+            given,
+            launched(os.environ),
+            show="trainer.{name}: {value} in the configuration",
+            way_out="override it with --trainer.{name} {value}, or launch as it says",
+        )
 
     def _choose_checkpoint(self, callbacks: list[Callback], root: str) -> str | None:
         config = self.config_init[self.subcommand]

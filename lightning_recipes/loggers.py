@@ -7,12 +7,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from lightning_recipes.callbacks.loop_state import num_logged_steps
 from lightning_recipes.callbacks.run_state import logger_versions
+from lightning_recipes.checkpoints import read_run
 
 __all__ = ["run_loggers"]
 
@@ -31,7 +31,7 @@ def run_loggers(root: str, *, resumed_from: str | None = None) -> list[Logger]:
     """
     version, step = None, None
     if resumed_from is not None:
-        checkpoint = torch.load(resumed_from, map_location="cpu", weights_only=True, mmap=True)
+        checkpoint = read_run(Path(resumed_from))
         version = logger_versions(checkpoint).get(CSVLogger.__name__)
         step = num_logged_steps(checkpoint)
     table = CSVLogger(root, version=version)

@@ -4,13 +4,18 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from lightning_recipes.callbacks.resume_checkpoint import ResumeCheckpoint
-from lightning_recipes.checkpoints import BrokenCheckpoint, judged_checkpoints, verify
+from lightning_recipes.checkpoints import (
+    BrokenCheckpoint,
+    judged_checkpoints,
+    read_checkpoint,
+    read_run,
+    verify,
+)
 
 __all__ = ["choose_checkpoint", "resume_folder", "resume_path"]
 
@@ -87,9 +92,10 @@ def choose_checkpoint(
 
 def _why_other(path: str | os.PathLike[str], module: LightningModule | None) -> str | None:
     """Return how the weights of an intact checkpoint differ from a module's in name or shape."""
-    if module is None or Path(path).is_dir():
+    if module is None:
         return None
-    checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    path = Path(path)
+    checkpoint = read_checkpoint(path) if path.is_dir() else read_run(path)
     theirs = {name: tuple(value.shape) for name, value in checkpoint["state_dict"].items()}
     ours = {name: tuple(value.shape) for name, value in module.state_dict().items()}
     if not ours or ours == theirs:  # none yet: they are made in configure_model

@@ -1,3 +1,4 @@
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -11,17 +12,35 @@ SHORT = (
     " --trainer.default_root_dir here"
 )
 TWO_RANKS = "--trainer.accelerator cpu --trainer.devices 2"
+ON_A_CPU = {"ddp": TWO_RANKS, "multi_node": f"{TWO_RANKS} --trainer.num_nodes 1"}
+ON_GPUS = ("ddp_sync_bn", "fsdp")
 
 
 def first_line(config: Path) -> str:
     return config.read_text().splitlines()[0].removeprefix("# ")
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_says_when_to_use_it() -> None:
+    for config in CONFIGS:
+        told = list(takewhile(lambda line: line.startswith("#"), config.read_text().splitlines()))
+        assert f"configs/{config.name}" in told[0]
+        assert told[1] == "#"
+        assert len(told) > 2
+        assert max(map(len, told)) <= 110
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(config, marks=[pytest.mark.gpu] if config.stem in ON_GPUS else [])
+        for config in CONFIGS
+    ],
+    ids=lambda path: path.stem,
+)
 def test_first_line_runs_it(config: Path, tmp_path: Path) -> None:
     command = first_line(config)
-    assert f"configs/{config.name}" in command
-    extra = TWO_RANKS if config.stem == "ddp" else "--trainer.accelerator cpu"
+    on_a_cpu = ON_A_CPU.get(config.stem, "--trainer.accelerator cpu")
+    extra = "" if config.stem in ON_GPUS else on_a_cpu
     output = run_command(f"{command} {SHORT} {extra}", tmp_path)
     assert "here/resume/step=000000003.ckpt" in output
     written = {path.name for path in tmp_path.iterdir()} - {"configs", "examples"}
@@ -34,6 +53,9 @@ def test_overlays_drop_no_callbacks(config: Path, tmp_path: Path) -> None:
     callbacks = yaml.safe_load(output)["trainer"]["callbacks"]
     names = {callback["class_path"].rpartition(".")[2] for callback in callbacks}
     assert names >= {"ResumeCheckpoint", "WarmupCosineLR", "ModelCheckpoint", "LearningRateMonitor"}
+    assert ("RankCheck" in names) == (config.stem in {*ON_A_CPU, *ON_GPUS})
+    # which refuse it
+    assert ({"NaNDetector", "GradientNormMonitor"} <= names) == (config.stem != "fsdp")
 
 
 def test_debug_adds_a_callback(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ EXAMPLES = {
     "custom_module.py": ("", "runs/autoencoder/resume/step=000000380.ckpt"),
     "baselines.py": ("digits", "runs/digits/resume/step=000000570.ckpt"),
     "find_a_nan.py": ("", "runs/nan/capsules/step=000000002-rank=0.pt"),
+    "multi_gpu.py": ("", "runs/multi_gpu/resume/step=000000057.ckpt"),
     "preemptible.py": ("", "runs/preemptible/end.pt"),
     "ragged_sequences.py": ("", "runs/padding.png"),
     "resume_exactly.py": ("", "runs/resume.png"),

@@ -39,6 +39,7 @@ PURE = [
     "data/sequence_dataset.py",
     "data/split.py",
     "gradients.py",
+    "launch/launched.py",
     "modules/optimizers.py",
     "networks/gru_net.py",
     "networks/pooling.py",

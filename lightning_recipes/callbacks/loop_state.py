@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.loops.evaluation_loop import RestartStage
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "restore_keepers",
     "restore_sigterm_broadcast",
     "step_plateau_schedulers",
+    "writes_folders",
 ]
 
 
@@ -213,6 +215,16 @@ def step_plateau_schedulers(trainer: Trainer) -> None:
 def cluster_environment(trainer: Trainer) -> ClusterEnvironment | None:
     """Return the environment that Lightning asks whether to requeue; only some strategies say."""
     return trainer._accelerator_connector.cluster_environment
+
+
+def writes_folders(trainer: Trainer) -> bool:
+    """Return whether a checkpoint is a folder that all ranks write together."""
+    strategy = trainer.strategy
+    if isinstance(strategy, ModelParallelStrategy):
+        return strategy._save_distributed_checkpoint
+    if isinstance(strategy, FSDPStrategy):
+        return strategy._state_dict_type == "sharded"
+    return isinstance(strategy, DeepSpeedStrategy)
 
 
 def fetches_ahead(trainer: Trainer) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from lightning_recipes.callbacks.ranks import gather
@@ -75,6 +76,7 @@ class OriginSearch:
             else:
                 perhaps = perhaps or origin
         now.roll_back(trainer)
+        _reshard(pl_module)
         # Masks, which every rank may have, are for when nobody has anything else.
         return (
             [origin for origin in gather(mine) if origin is not None]
@@ -161,3 +163,13 @@ def _autocast(trainer: Trainer, pl_module: LightningModule) -> str | None:
 
 def _is_sharded(pl_module: LightningModule) -> bool:
     return any(isinstance(parameter, DTensor) for parameter in pl_module.parameters())
+
+
+def _reshard(pl_module: LightningModule) -> None:
+    """Give up the whole weights that a forward pass gathered, as a backward pass would.
+
+    Or the next forward pass takes them for the newest, which they are not after the coming step.
+    """
+    for module in pl_module.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()

@@ -13,6 +13,7 @@ class Preempted(SystemExit):
 
     Raised by ``trainer.fit`` on all ranks. Only where Lightning itself started the other processes
     of a machine do these end with 0: it kills the first process as soon as another one fails.
+    ``lightning-recipes run`` ends with 75, too, and ``torchrun`` with 1.
 
     Args:
         reason: The name of the signal, or "max_wall_time".

@@ -8,7 +8,9 @@ import torch.distributed
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-__all__ = ["capture_own_buffers", "gather", "restore_own_buffers"]
+from lightning_recipes.data.shards import data_shard
+
+__all__ = ["capture_own_buffers", "gather", "restore_own_buffers", "stream_rank"]
 
 
 def gather(mine: Any) -> list[Any]:
@@ -20,6 +22,15 @@ def gather(mine: Any) -> list[Any]:
     return everyones
 
 
+def stream_rank(trainer: Trainer) -> int:
+    """Return which random stream is this rank's: those that work on one batch together share one.
+
+    Under tensor parallelism several ranks have the same batch and must drop the same activations.
+    """
+    shard = data_shard(trainer)
+    return trainer.global_rank if shard is None else shard[0]
+
+
 def capture_own_buffers(trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
     """Return the buffers that differ from rank 0's, whose alone are in a checkpoint: a collective.
 
@@ -29,10 +40,13 @@ def capture_own_buffers(trainer: Trainer, pl_module: LightningModule) -> dict[st
     """
     if trainer.world_size == 1:
         return {"own": {}, "is_synced": True}
-    persistent = pl_module.state_dict().keys()
-    buffers = {
-        name: b.detach().cpu() for name, b in pl_module.named_buffers() if name in persistent
+    # Not the names of state_dict(), which under FSDP gathers all the weights first.
+    passing = {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in pl_module.named_modules()
+        for name in module._non_persistent_buffers_set
     }
+    buffers = {n: b.detach().cpu() for n, b in pl_module.named_buffers() if n not in passing}
     digests = {name: _digest(buffer) for name, buffer in buffers.items()}
     of_rank_0 = gather(digests)[0]
     return {

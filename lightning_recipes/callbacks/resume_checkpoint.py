@@ -21,7 +21,8 @@ from lightning_recipes.callbacks.loop_state import (
 from lightning_recipes.callbacks.preemption import Preemption
 from lightning_recipes.callbacks.ranks import gather
 from lightning_recipes.callbacks.run_state import KEY, RunState
-from lightning_recipes.callbacks.safe_write import write_safely
+from lightning_recipes.callbacks.safe_write import remove_safely, write_safely
+from lightning_recipes.launch.strangers import refuse_strangers
 from lightning_recipes.rng import derive_seed
 
 __all__ = ["ResumeCheckpoint"]
@@ -69,8 +70,9 @@ class ResumeCheckpoint(Callback):
     which come back afterwards; SIGINT stays Lightning's. In a SLURM environment with
     ``auto_requeue``, its ``requeue_signal`` (SIGUSR1) and ``max_wall_time`` also run ``scontrol
     requeue``, SIGTERM does not. ``torchrun`` hands SIGTERM on, grants its workers 30 s, and ends
-    with its own code, 1. Signal the launcher or the ranks, not the process group: loader workers
-    die of it, and the run with them. With ``ddp_spawn``, signal the ranks.
+    with its own code, 1; ``lightning-recipes run`` gives them their time, and ends with 75. Signal
+    the launcher or the ranks, not the process group: loader workers die of it, and the run with
+    them. With ``ddp_spawn``, signal the ranks.
 
     What does not come back: what a hook sets that is in no state, since Lightning calls
     ``on_train_epoch_start`` once an epoch (frozen parameters and evaluation modes do come back);
@@ -85,6 +87,12 @@ class ResumeCheckpoint(Callback):
     older file, and is tried again when the next one is due; after ``max_failed_writes`` in a row,
     or at the end of training, it is an error, on all ranks. Weights that are not finite are an
     error at once.
+
+    Where the strategy writes a checkpoint as a folder of shards (``ModelParallelStrategy``, and
+    ``FSDPStrategy(state_dict_type="sharded")``, which Lightning offers on GPUs only), all ranks
+    write into a hidden folder, which takes its name when every one of them has finished; on several
+    machines that is a folder that all of them see. Ranks that share one copy of the model share one
+    random stream.
 
     Args:
         dirpath: Where to save; by default ``<default_root_dir>/resume``.
@@ -108,7 +116,8 @@ class ResumeCheckpoint(Callback):
         OSError: Files cannot be written, time and again.
         NonFiniteError: The weights are not finite, when a checkpoint is written.
         Preempted: The run was asked to stop, and saved itself.
-        MisconfigurationException: Another callback undid the loading of the checkpoint.
+        MisconfigurationException: Another callback undid the loading of the checkpoint; or torchrun
+            started more processes than the trainer has.
     """
 
     def __init__(
@@ -178,7 +187,8 @@ class ResumeCheckpoint(Callback):
         self.saved_paths = list(state_dict["saved_paths"])
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Warn where another callback would act before the state is restored."""
+        """Refuse ranks that do not see each other, and warn of a callback that would act first."""
+        refuse_strangers(trainer)
         self._is_in_exception, self._moment = False, "before training"
         # Lightning puts these before all others, and they do nothing at the start of a batch.
         finders = (BatchSizeFinder, LearningRateFinder)
@@ -338,7 +348,7 @@ class ResumeCheckpoint(Callback):
         outdated = self.saved_paths[: -self.keep_last] if self.keep_last else []
         self.saved_paths = self.saved_paths[len(outdated) :]
         for old in outdated:
-            trainer.strategy.remove_checkpoint(old)
+            remove_safely(trainer, old)
 
     def _answer_failure(self, path: str, error: str) -> None:
         self._num_failed_writes += 1

@@ -10,7 +10,12 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lightning_recipes.callbacks import loop_state, metric_state
 from lightning_recipes.callbacks.loader_state import TrainLoaders
 from lightning_recipes.callbacks.module_modes import capture_modes, restore_modes
-from lightning_recipes.callbacks.ranks import capture_own_buffers, gather, restore_own_buffers
+from lightning_recipes.callbacks.ranks import (
+    capture_own_buffers,
+    gather,
+    restore_own_buffers,
+    stream_rank,
+)
 from lightning_recipes.rng import (
     capture_rng_state,
     derive_seed,
@@ -187,7 +192,7 @@ class RunState:
 
     def _seed_rank(self, trainer: Trainer) -> None:
         base = torch.initial_seed() if self.seed is None else self.seed
-        seed = derive_seed(base, trainer.global_step, trainer.global_rank)
+        seed = derive_seed(base, trainer.global_step, stream_rank(trainer))
         torch.manual_seed(seed)  # of every device, too
         seed_host_generators(seed)
 

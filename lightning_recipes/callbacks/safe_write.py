@@ -8,8 +8,12 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins import AsyncCheckpointIO, CheckpointIO, TorchCheckpointIO
+from lightning.pytorch.utilities import rank_zero_warn
 
-__all__ = ["SafeCheckpointIO", "write_safely"]
+from lightning_recipes.callbacks.loop_state import writes_folders
+from lightning_recipes.callbacks.safe_folder import flush, remove_folder, writing_to_hidden_folder
+
+__all__ = ["SafeCheckpointIO", "remove_safely", "write_safely"]
 
 
 def write_safely(trainer: Trainer, path: str) -> str | None:
@@ -20,9 +24,13 @@ def write_safely(trainer: Trainer, path: str) -> str | None:
 
     Args:
         trainer: While fitting.
-        path: Of the file. Strategies that write a directory do so themselves.
+        path: Of the file, or of the folder where the strategy writes one.
     """
     strategy = trainer.strategy
+    if writes_folders(trainer):
+        with writing_to_hidden_folder(strategy, rank=trainer.global_rank) as folder:
+            trainer.save_checkpoint(path, weights_only=False)
+        return folder.error
     replaced = strategy.checkpoint_io
     safe = SafeCheckpointIO(replaced)
     strategy.checkpoint_io = safe
@@ -32,6 +40,20 @@ def write_safely(trainer: Trainer, path: str) -> str | None:
         strategy.checkpoint_io = replaced
     error: str | None = strategy.broadcast(safe.error)
     return error
+
+
+def remove_safely(trainer: Trainer, path: str) -> None:
+    """Remove a checkpoint that is not needed any more; a failure is a warning, on rank 0.
+
+    An error of rank 0, which alone removes, would leave the other ranks waiting for it.
+    """
+    try:
+        if trainer.is_global_zero and os.path.isdir(path):
+            remove_folder(Path(path))
+        else:
+            trainer.strategy.remove_checkpoint(path)
+    except OSError as error:
+        rank_zero_warn(f"{path} could not be removed ({error}); it is not needed any more.")
 
 
 class SafeCheckpointIO(CheckpointIO):
@@ -65,7 +87,7 @@ class SafeCheckpointIO(CheckpointIO):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._write(checkpoint, part, storage_options)
             os.replace(part, path)
-            _flush(path.parent)
+            flush(path.parent)
         except (OSError, RuntimeError) as error:  # the latter is torch's, for a full disk
             self.error = f"{type(error).__name__}: {error}"
             with suppress(OSError):  # the disk that refused it may be gone altogether
@@ -86,15 +108,4 @@ class SafeCheckpointIO(CheckpointIO):
                 torch.save(checkpoint, file)
         else:
             self.plugin.save_checkpoint(checkpoint, part, storage_options)
-        _flush(part)
-
-
-def _flush(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    if os.name == "nt" and path.is_dir():  # where a folder cannot be opened
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        flush(part)

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from lightning_recipes.data.length_buckets import LengthBuckets
 from lightning_recipes.data.lengths import lengths_of
 from lightning_recipes.data.loader import ResumableDataLoader
+from lightning_recipes.data.shards import data_shard
 from lightning_recipes.rng import derive_seed
 
 __all__ = ["BucketsCallable", "RecipeDataModule"]
@@ -31,7 +32,8 @@ class RecipeDataModule(LightningDataModule, ABC):
     and ``predict_set``, those that it has. Training is shuffled and drops an incomplete last batch;
     evaluation goes in order and drops nothing. All loaders are
     :class:`~lightning_recipes.ResumableDataLoader`: resumable anywhere, sharded over ranks, every
-    sample seeded by itself.
+    sample seeded by itself. Under ``ModelParallelStrategy`` ranks that share one copy of the model
+    have the same batches.
 
     Args:
         batch_size: Samples per rank and training batch.
@@ -120,6 +122,8 @@ class RecipeDataModule(LightningDataModule, ABC):
         if num_workers == "auto":
             ranks = self.trainer.num_devices if self.trainer else 1
             num_workers = _auto_num_workers(ranks, device_type)
+        if (shard := data_shard(self.trainer)) is not None:
+            kwargs["rank"], kwargs["world_size"] = shard
         return ResumableDataLoader(
             dataset,
             batch_size=batch_size,

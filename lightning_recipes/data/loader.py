@@ -168,6 +168,11 @@ class ResumableDataLoader(DataLoader[Any]):
         """Return whether this rank's batch repeats a sample only to even out the ranks."""
         return bool(self._coordinates.is_filler(batch_idx))
 
+    def next_indices(self) -> list[int]:
+        """Return the samples of this rank's next batch; nothing is fetched."""
+        indices: list[int] = self._coordinates.next_indices()
+        return indices
+
     def state_dict(self) -> dict[str, Any]:
         """Return the position, and what makes it meaningful: nine plain values."""
         return {"version": _VERSION, **self._coordinates.position(), **self._identity()}

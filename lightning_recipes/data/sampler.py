@@ -146,6 +146,14 @@ class CoordinateSampler(DistributedSampler[Any]):
         """Return the indices of the batch that was handed out last, none before the first."""
         return self.indices(self.epoch, self.batch - 1) if self.batch else []
 
+    def next_indices(self) -> list[int]:
+        """Return the indices of the batch that would be handed out next, without those of a filler.
+
+        At the end of an epoch: of its last batch.
+        """
+        k = min(self.batch, len(self.order) - 1)
+        return [] if self.is_filler(k) else self.indices(self.epoch, k)
+
     def batches(self) -> Iterator[list[Any]]:
         """Yield the indices batch by batch."""
         epoch = self.epoch

@@ -17,6 +17,7 @@ from torchmetrics import Metric, MetricCollection
 
 from lightning_recipes.data.loader import ResumableDataLoader
 from lightning_recipes.gradients import clip_with_norm
+from lightning_recipes.launch.strangers import refuse_strangers
 from lightning_recipes.modules.count_weighting import CountWeighting
 from lightning_recipes.modules.optimizers import LRScaling, lr_scale, parameter_groups
 from lightning_recipes.modules.step import Step
@@ -99,6 +100,7 @@ class RecipeModule(LightningModule, ABC):
 
     def on_fit_start(self) -> None:
         """Empty the metrics: after ``trainer.validate`` they hold tensors of its inference mode."""
+        refuse_strangers(self.trainer)
         self._weighting.start()
         if self.weight_by == "count":
             self._check_can_weigh()

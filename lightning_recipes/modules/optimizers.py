@@ -4,6 +4,7 @@ import math
 from typing import Any, Literal
 
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 
 __all__ = ["LRScaling", "lr_scale", "parameter_groups"]
 
@@ -25,7 +26,8 @@ def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
         T. He et al., "Bag of Tricks", 2019, https://arxiv.org/abs/1812.01187, section 3.1.
 
     Raises:
-        ValueError: No parameter requires a gradient.
+        ValueError: No parameter requires a gradient; or FSDP has joined them to one, which cannot
+            be told apart any more.
     """
     norms = {
         id(parameter)
@@ -39,8 +41,10 @@ def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
             f"{type(module).__name__} has no parameter that requires a gradient: there is nothing "
             "to train. Unfreeze a layer."
         )
-    decayed = [p for p in trainable if p.ndim >= 2 and id(p) not in norms]
-    kept = [p for p in trainable if p.ndim < 2 or id(p) in norms]
+    flattened = _flattened_ndims(module)
+    is_decayed = [flattened.get(id(p), p.ndim) >= 2 and id(p) not in norms for p in trainable]
+    decayed = [p for p, decays in zip(trainable, is_decayed, strict=True) if decays]
+    kept = [p for p, decays in zip(trainable, is_decayed, strict=True) if not decays]
     groups: list[dict[str, Any]] = [{"params": decayed}, {"params": kept, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
 
@@ -67,3 +71,20 @@ def lr_scale(rule: LRScaling, world_size: int) -> float:
     if rule not in factors:
         raise ValueError(f"lr_scaling must be one of {tuple(factors)}, got {rule!r}.")
     return factors[rule]
+
+
+def _flattened_ndims(module: nn.Module) -> dict[int, int]:
+    """Return how many dimensions parameters have of which FSDP shows a flat piece, by identity."""
+    ndims: dict[int, int] = {}
+    for part in module.modules():
+        flat = part._flat_param if isinstance(part, FullyShardedDataParallel) else None
+        if flat is None:
+            continue
+        if flat._params is None:
+            raise ValueError(
+                "FullyShardedDataParallel(use_orig_params=False) joins all parameters to one, of "
+                "which some should decay and some not. Use use_orig_params=True."
+            )
+        shapes = zip(flat._params, flat._shapes, strict=True)  # private: checked on torch 2.13
+        ndims |= {id(parameter): len(shape) for parameter, shape in shapes}
+    return ndims

@@ -29,6 +29,7 @@ from lightning_recipes import (
     RecipeModule,
     Step,
 )
+from tests.ranks import run_trainer_ranks
 
 WIDTH, NUM_BLOCKS, BATCH_SIZE = 64, 24, 16
 CLIP = 1.0
@@ -117,7 +118,7 @@ class Watch(Callback):
 Make = Callable[[], tuple[LightningModule, list[Callback]]]
 
 
-def microseconds(make: Make, num_steps: int) -> float:
+def microseconds(make: Make, num_steps: int, num_ranks: int) -> float:
     """Return the median time of a step of one run."""
     seed_everything(1, verbose=False)
     data = torch.randn(num_steps * BATCH_SIZE, WIDTH)
@@ -125,6 +126,8 @@ def microseconds(make: Make, num_steps: int) -> float:
     watch = Watch()
     trainer = Trainer(
         accelerator="cpu",
+        devices=num_ranks,
+        strategy="ddp" if num_ranks > 1 else "auto",
         max_epochs=1,
         callbacks=[watch, *callbacks],
         gradient_clip_val=CLIP,
@@ -157,18 +160,28 @@ VARIANTS: dict[str, Make] = {
 }
 
 
+def measure(num_steps: int, num_rounds: int, num_ranks: int) -> list[dict[str, float]]:
+    """Return the times of all variants, round by round, without the first, which warms up."""
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")
+    return [
+        {name: microseconds(make, num_steps, num_ranks) for name, make in VARIANTS.items()}
+        for _ in range(num_rounds + 1)
+    ][1:]
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--num-steps", type=int, default=300, help="optimizer steps of a run")
     parser.add_argument("--num-rounds", type=int, default=9, help="runs of each variant")
+    parser.add_argument("--num-ranks", type=int, default=1, help="processes under DDP, on CPUs")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    warnings.filterwarnings("ignore")
-    rounds = [
-        {name: microseconds(make, options.num_steps) for name, make in VARIANTS.items()}
-        for _ in range(options.num_rounds + 1)
-    ][1:]
+    arguments = (options.num_steps, options.num_rounds, options.num_ranks)
+    if options.num_ranks > 1:
+        rounds = run_trainer_ranks(measure, *arguments, world_size=options.num_ranks)[0]
+    else:
+        rounds = measure(*arguments)
     first = next(iter(VARIANTS))
     print(f"{'':30} {'us a step':>10} {'ratio':>7} {'lowest':>7} {'highest':>7}")
     for name in VARIANTS:

@@ -6,6 +6,7 @@ import lightning
 import pytest
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
 
 from lightning_recipes.callbacks import loop_state
 from tests.project import PointsDataModule, make_module, make_trainer
@@ -35,6 +36,12 @@ def test_loops_have_the_private_attributes(trainer: Trainer) -> None:
     assert environment is not None, MOVED.format("cluster_environment")
     assert callable(loop._on_before_fetch), MOVED.format("epoch_loop._on_before_fetch")
     assert "_last_global_step_saved" in vars(ModelCheckpoint()), MOVED.format("ModelCheckpoint")
+
+
+def test_strategies_say_whether_they_write_folders() -> None:
+    name = "_save_distributed_checkpoint"
+    assert vars(ModelParallelStrategy()).get(name) is True, MOVED.format(name)
+    assert "_state_dict_type" in vars(FSDPStrategy()), MOVED.format("FSDPStrategy._state_dict_type")
 
 
 def test_checkpoint_has_the_counters(trainer: Trainer, tmp_path: Path) -> None:

@@ -1,8 +1,12 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 
 from lightning_recipes.modules.optimizers import lr_scale, parameter_groups
+from tests.ranks import run_ranks
 
 
 class Net(nn.Module):
@@ -68,3 +72,29 @@ def test_the_learning_rate_scales_by_rule() -> None:
 def test_an_unknown_scaling_rule_is_refused() -> None:
     with pytest.raises(ValueError, match="'cubic'"):
         lr_scale("cubic", 2)  # type: ignore[arg-type]
+
+
+def _groups_in_shards() -> tuple[dict[float, list[str]], str]:
+    def wrapped(*, use_orig_params: bool) -> Any:
+        net = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2))
+        cpu = torch.device("cpu")
+        return FullyShardedDataParallel(net, use_orig_params=use_orig_params, device_id=cpu)
+
+    net = wrapped(use_orig_params=True)
+    names = {id(p): n.removeprefix("_fsdp_wrapped_module.") for n, p in net.named_parameters()}
+    optimizer = torch.optim.AdamW(parameter_groups(net), weight_decay=0.1)
+    groups = {
+        g["weight_decay"]: [names[id(p)] for p in g["params"]] for g in optimizer.param_groups
+    }
+    with pytest.raises(ValueError, match="use_orig_params=True") as refused:
+        parameter_groups(wrapped(use_orig_params=False))
+    return groups, str(refused.value)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_flat_pieces_decay_as_the_weights_they_are_of() -> None:
+    for groups, _ in run_ranks(_groups_in_shards):
+        assert groups == {
+            0.1: ["0.weight", "2.weight"],
+            0.0: ["0.bias", "1.weight", "1.bias", "2.bias"],
+        }

@@ -1,0 +1,1 @@
+"""Starting a training on several processes and machines, and what its parts know of that."""
