@@ -12,6 +12,7 @@ import lightning_recipes
 PACKAGE = Path(lightning_recipes.__file__).parent
 MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 PURE = [
+    "arguments.py",
     "certify/certificate.py",
     "certify/comparison.py",
     "certify/digests.py",

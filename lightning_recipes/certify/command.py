@@ -3,11 +3,12 @@
 import argparse
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from lightning_recipes.arguments import at_least
 from lightning_recipes.certify.certifier import CannotCertify, Certifier
 from lightning_recipes.certify.report import Report
 
@@ -58,11 +59,11 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument(
         "--ranks",
-        type=_number(1),
+        type=at_least(1),
         help="processes: devices, with strategy ddp on the cpu unless configured otherwise",
     )
     parser.add_argument(
-        "--workers", type=_number(0), help="num_workers of a data module that has that argument"
+        "--workers", type=at_least(0), help="num_workers of a data module that has that argument"
     )
     parser.add_argument(
         "--output", type=Path, default=Path("certificate.json"), help="default: %(default)s"
@@ -102,14 +103,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _steps(text: str) -> list[int]:
-    return [_number(1)(part) for part in text.split(",")]
-
-
-def _number(least: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        value = int(text)
-        if value < least:
-            raise argparse.ArgumentTypeError(f"must be >= {least}, got {value}")
-        return value
-
-    return number
+    return [at_least(1)(part) for part in text.split(",")]

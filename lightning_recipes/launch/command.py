@@ -4,12 +4,13 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.strategies import StrategyRegistry
 
+from lightning_recipes.arguments import at_least
 from lightning_recipes.launch.devices import num_processes
 from lightning_recipes.launch.job import Job
 
@@ -138,8 +139,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="2 | 0,3 | auto",
         help="of this machine: how many, or which; by default all GPUs, or one process on CPUs",
     )
-    add("--num-nodes", type=_number(1), default=1, metavar="M", help="machines; default: 1")
-    add("--node-rank", type=_number(0), default=0, metavar="R", help="which one this is, from 0")
+    add("--num-nodes", type=at_least(1), default=1, metavar="M", help="machines; default: 1")
+    add("--node-rank", type=at_least(0), default=0, metavar="R", help="which one this is, from 0")
     add(
         "--main-address",
         default="127.0.0.1",
@@ -148,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--main-port",
-        type=_number(1),
+        type=at_least(1),
         default=29400,
         metavar="P",
         help="a free port there; one machine finds one by itself; default: %(default)s",
@@ -158,20 +159,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--precision", choices=_PRECISIONS, metavar="P", help=f"one of {', '.join(_PRECISIONS)}")
     add(
         "--max-restarts",
-        type=_number(0),
+        type=at_least(0),
         default=0,
         metavar="K",
         help="how often all processes start again when one has failed; default: never",
     )
     add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
-
-
-def _number(least: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        value = int(text)
-        if value < least:
-            raise argparse.ArgumentTypeError(f"must be >= {least}, got {value}")
-        return value
-
-    return number

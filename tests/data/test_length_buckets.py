@@ -111,6 +111,21 @@ def test_ranks_get_similar_token_counts(world_size: int, batch_size: int, epoch:
             assert max(counts) - min(counts) <= lengths[batch].max() - lengths[batch].min()
 
 
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_are_dealt_to_back_and_forth(world_size: int) -> None:
+    """Always dealt to in one order, the first rank has the longest sample of every round."""
+    lengths = np.exp(np.random.default_rng(0).normal(4, 0.8, 640)).astype(int)
+    order = LengthBuckets(lengths).order(batch_size=8, world_size=world_size, shuffle=True)
+    ours, one_way = 0, 0
+    for k in range(len(order)):
+        batch = order.batch(0, k)
+        counts = [lengths[mine].sum() for mine in shares(batch, world_size)]
+        rounds = np.sort(lengths[batch])[::-1].reshape(8, world_size).sum(axis=0)
+        ours += max(counts) - min(counts)
+        one_way += rounds.max() - rounds.min()
+    assert ours < 0.6 * one_way
+
+
 def test_epochs_and_seeds_differ_in_batches_and_their_order() -> None:
     lengths = np.arange(256) // 8
     buckets = LengthBuckets(lengths)
