@@ -240,8 +240,8 @@ class NaNDetector(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Let go of the batches of a step that was made."""
-        is_stepped = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
-        if is_stepped or not pl_module.automatic_optimization:
+        is_full = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+        if is_full or trainer.is_last_batch or not pl_module.automatic_optimization:
             self._window.clear()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

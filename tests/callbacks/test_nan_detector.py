@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from lightning_recipes import NaNDetector, NonFiniteError
@@ -208,3 +208,16 @@ def test_a_trainer_can_be_used_again_after_the_error(tmp_path: Path) -> None:
     assert not detector._window.micro_batches
     fit(trainer, make_net(), make_batches(3))
     assert "save_checkpoint" not in vars(trainer)
+
+
+def test_no_batch_stays_in_memory_once_its_step_is_made(tmp_path: Path) -> None:
+    held: list[int] = []
+
+    class Count(Callback):
+        def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            held.append(len(detector._window.micro_batches))
+
+    detector = NaNDetector()
+    trainer = make_trainer(tmp_path, detector, Count(), accumulate_grad_batches=4)
+    fit(trainer, make_net(), make_batches(6))  # a window of four, and a leftover one of two
+    assert held == [0]
