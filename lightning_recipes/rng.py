@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_recipes.numpy_state import numpy_state, set_numpy_state
+
 __all__ = [
     "RNGSnapshot",
     "capture_rng_state",
@@ -134,7 +136,7 @@ def restore_rng_state(state: dict[str, Any]) -> None:
             "restored; resume from another checkpoint."
         ) from error
     random.setstate(python)
-    np.random.set_state(numpy)  # noqa: NPY002
+    set_numpy_state(numpy)
     torch.set_rng_state(host)
     if module is not None:
         # torch takes the state of every generator, a GPU's too, from host memory only.
@@ -159,7 +161,7 @@ def preserve_rng(*, device: bool = True) -> Iterator[None]:
 class RNGSnapshot(NamedTuple):
     """The states of the global generators as their libraries give them: quick to take.
 
-    Those of python and numpy, of 2.5 KB each, take 30 of the 35 microseconds on the host.
+    Python's takes 7 microseconds, numpy's 25 where something was drawn from it, torch's half a one.
     """
 
     torch: Tensor
@@ -175,9 +177,7 @@ class RNGSnapshot(NamedTuple):
         snapshot = cls(torch.get_rng_state(), device_state)
         if not python_and_numpy:
             return snapshot
-        numpy = np.random.get_state(legacy=False)  # noqa: NPY002
-        assert isinstance(numpy, dict)
-        return snapshot._replace(python=random.getstate(), numpy=numpy)
+        return snapshot._replace(python=random.getstate(), numpy=numpy_state())
 
     def has_moved(self) -> bool:
         """Return whether python's or numpy's generator was drawn from since."""
@@ -188,7 +188,7 @@ class RNGSnapshot(NamedTuple):
         """Give the generators these states."""
         if self.python is not None and self.numpy is not None:
             random.setstate(self.python)
-            np.random.set_state(self.numpy)  # noqa: NPY002
+            set_numpy_state(self.numpy)
         torch.set_rng_state(self.torch)
         module = _device_module()
         if self.device is not None and module is not None:
@@ -256,7 +256,7 @@ def _numpy_state(state: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"position must be in [0, 624], got {state['position']}")
     return {
         "bit_generator": "MT19937",
-        "state": {"key": _to_words(state["words"], 624), "pos": state["position"]},
+        "state": {"key": _to_words(state["words"], 624).copy(), "pos": state["position"]},
         "has_gauss": state["has_gauss"],
         "gauss": float(state["gauss"]),
     }

@@ -72,6 +72,15 @@ class BucketOrder:
         """Return how many samples the global batch ``k`` has."""
         return len(self._positions(self._slot(epoch, k))[1])
 
+    def shares(
+        self, epoch: int, batches: range, *, rank: int, world_size: int
+    ) -> Iterator[Indices]:
+        """Yield the part of ``rank`` in each of the global batches."""
+        for k in batches:
+            batch = self.batch(epoch, k)
+            part = share(len(batch), rank, world_size)
+            yield batch[part.start : part.stop]
+
     def _buckets(self) -> Iterator[tuple[int, int, int]]:
         """Yield where each bucket starts, how many samples it has, and how many slots."""
         start, num_samples = 0, len(self.lengths)

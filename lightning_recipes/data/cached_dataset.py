@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar, final
 from torch.utils.data import Dataset
 
 from lightning_recipes.data.sample import copy_sample, first_difference, sample_bytes
-from lightning_recipes.data.seeding import SeededDataset
+from lightning_recipes.data.seeded_dataset import SeededDataset
 from lightning_recipes.rng import preserve_rng
 
 __all__ = ["CachedDataset"]

@@ -11,7 +11,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from lightning_recipes.data.cached_dataset import CachedDataset
 from lightning_recipes.data.containers import fields
-from lightning_recipes.data.seeding import SeededDataset
+from lightning_recipes.data.seeded_dataset import SeededDataset
 from lightning_recipes.rng import preserve_rng
 
 __all__ = ["lengths_of"]

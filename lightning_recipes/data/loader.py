@@ -5,11 +5,18 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    SequentialSampler,
+    default_collate,
+)
 
+from lightning_recipes.data.collate import PadCollate
 from lightning_recipes.data.length_buckets import LengthBuckets
-from lightning_recipes.data.sampler import CoordinateSampler
-from lightning_recipes.data.seeding import SeededDataset
+from lightning_recipes.data.sampler import BatchesOf, CoordinateSampler
+from lightning_recipes.data.seeded_dataset import SeededDataset
 from lightning_recipes.rng import derive_seed, preserve_rng
 
 __all__ = ["ResumableDataLoader"]
@@ -156,9 +163,9 @@ class ResumableDataLoader(DataLoader[Any]):
 
     @property
     def _index_sampler(self) -> Any:
-        # torch's own (2.13) cuts what the sampler yields into batches of one size.
-        sampler = self._coordinates
-        return sampler.batches() if sampler.is_bucketed else super()._index_sampler
+        # torch's own (2.13) cuts what the sampler yields into batches of one size, and loses what
+        # they know of themselves.
+        return super()._index_sampler if self._is_predicting else BatchesOf(self._coordinates)
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of ``epoch``. Lightning does this itself."""
@@ -226,6 +233,8 @@ class ResumableDataLoader(DataLoader[Any]):
         sampler = self._coordinates
         # trainer.predict rebuilds the loader around the same sampler.
         sampler.fill, sampler.drop_last = not self._is_predicting, self._drop_last
+        assert isinstance(self.dataset, SeededDataset)
+        self.dataset.collate_draws = _may_draw(self.collate_fn)
         num_samples, world_size = sampler.num_dataset_samples, sampler.num_replicas
         if num_samples < world_size and (sampler.shuffle or self._is_predicting):
             raise ValueError(
@@ -237,6 +246,10 @@ class ResumableDataLoader(DataLoader[Any]):
                 f"drop_last leaves no batch: {num_samples} samples, {sampler.batch_size} per rank "
                 f"x {world_size} ranks. Use a smaller batch_size or drop_last=False."
             )
+
+
+def _may_draw(collate_fn: Any) -> bool:
+    return collate_fn is not default_collate and type(collate_fn) is not PadCollate
 
 
 def _check_dataset(dataset: Any) -> None:

@@ -6,6 +6,7 @@ for ten samples and for 10**9.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ Indices = NDArray[np.int64]
 _NUM_ROUNDS = 8
 _NUM_ROUNDS_IF_FEW = 20
 _FEW = 100
+_NUM_AT_ONCE = 4096
 
 
 class Order(Protocol):
@@ -43,6 +45,12 @@ class Order(Protocol):
 
     def size(self, epoch: int, k: int) -> int:
         """Return how many samples the global batch ``k`` has."""
+        ...
+
+    def shares(
+        self, epoch: int, batches: range, *, rank: int, world_size: int
+    ) -> Iterator[Indices]:
+        """Yield the part of ``rank`` in each of the global batches."""
         ...
 
 
@@ -72,14 +80,35 @@ class UniformOrder:
     def batch(self, epoch: int, k: int) -> Indices:
         """Return the sample indices of the global batch ``k``, shape (N,)."""
         start = k * self.batch_size
-        positions = np.arange(start, start + self.size(epoch, k), dtype=np.int64)
-        if not self.shuffle:
-            return positions
-        return permute(positions, self.num_samples, seed=derive_seed(self.seed, epoch))
+        return self._indices(epoch, np.arange(start, start + self.size(epoch, k), dtype=np.int64))
 
     def size(self, epoch: int, k: int) -> int:
         """Return how many samples the global batch ``k`` has, the same in every epoch."""
         return min(self.batch_size, self.num_samples - k * self.batch_size)
+
+    def shares(
+        self, epoch: int, batches: range, *, rank: int, world_size: int
+    ) -> Iterator[Indices]:
+        """Yield the part of ``rank`` in each of the global batches.
+
+        Several are permuted at once: numpy takes 50 us for one sample, and 250 us for 4,096.
+        """
+        num_at_once = -(-_NUM_AT_ONCE * world_size // self.batch_size)
+        for first in batches[::num_at_once]:
+            parts = []
+            for k in range(first, min(first + num_at_once, batches.stop)):
+                mine = share(self.size(epoch, k), rank, world_size)
+                start = k * self.batch_size
+                parts.append(np.arange(start + mine.start, start + mine.stop, dtype=np.int64))
+            indices = self._indices(epoch, np.concatenate(parts))
+            for part in parts:
+                yield indices[: len(part)]
+                indices = indices[len(part) :]
+
+    def _indices(self, epoch: int, positions: Indices) -> Indices:
+        if not self.shuffle:
+            return positions
+        return permute(positions, self.num_samples, seed=derive_seed(self.seed, epoch))
 
 
 def share(size: int, rank: int, world_size: int) -> range:
@@ -119,11 +148,17 @@ def permute(positions: Indices, length: int, *, seed: int) -> Indices:
 
 
 def _encrypt(points: NDArray[np.uint64], a: int, b: int, keys: NDArray[np.uint64]) -> Any:
-    left, right = np.divmod(points, np.uint64(b))
+    num_rows, num_columns = np.uint64(a), np.uint64(b)
+    left, right = points // num_columns, _remainder(points, num_columns)
     for r in range(0, len(keys), 2):
-        left = (left + _mix(right ^ keys[r]) % np.uint64(a)) % np.uint64(a)
-        right = (right + _mix(left ^ keys[r + 1]) % np.uint64(b)) % np.uint64(b)
-    return left * np.uint64(b) + right
+        left = _remainder(left + _remainder(_mix(right ^ keys[r]), num_rows), num_rows)
+        right = _remainder(right + _remainder(_mix(left ^ keys[r + 1]), num_columns), num_columns)
+    return left * num_columns + right
+
+
+def _remainder(words: NDArray[np.uint64], divisor: np.uint64) -> NDArray[np.uint64]:
+    # numpy divides by a scalar several times faster than it takes the remainder
+    return words - words // divisor * divisor
 
 
 def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:

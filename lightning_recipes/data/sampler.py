@@ -8,9 +8,9 @@ from torch.utils.data.distributed import DistributedSampler
 
 from lightning_recipes.data.length_buckets import LengthBuckets
 from lightning_recipes.data.order import Order, UniformOrder, share
-from lightning_recipes.data.seeding import SampleIndex
+from lightning_recipes.data.seeded_dataset import BatchIndices
 
-__all__ = ["CoordinateSampler"]
+__all__ = ["BatchesOf", "CoordinateSampler"]
 
 
 class CoordinateSampler(DistributedSampler[Any]):
@@ -133,18 +133,20 @@ class CoordinateSampler(DistributedSampler[Any]):
         """Return whether this rank's batch ``k`` of this epoch only evens out the ranks."""
         return not share(self.order.size(self.epoch, k), self.rank, self.num_replicas)
 
-    def indices(self, epoch: int, k: int) -> list[int]:
-        """Return the indices of the samples in this rank's batch ``k`` of ``epoch``."""
-        batch = self.order.batch(epoch, k)
-        mine = share(len(batch), self.rank, self.num_replicas)
-        if self.fill and not mine:
-            mine = range(1)
-        indices: list[int] = batch[mine.start : mine.stop].tolist()
-        return indices
+    def indices(self, epoch: int, batches: range) -> Iterator[list[int]]:
+        """Yield the indices of the samples in this rank's ``batches`` of ``epoch``."""
+        order, rank, world_size = self.order, self.rank, self.num_replicas
+        shares = order.shares(epoch, batches, rank=rank, world_size=world_size)
+        for k, mine in zip(batches, shares, strict=True):
+            if self.fill and not len(mine):
+                mine = order.batch(epoch, k)[:1]
+            yield mine.tolist()
 
     def last_indices(self) -> list[int]:
         """Return the indices of the batch that was handed out last, none before the first."""
-        return self.indices(self.epoch, self.batch - 1) if self.batch else []
+        if not self.batch:
+            return []
+        return next(self.indices(self.epoch, range(self.batch - 1, self.batch)))
 
     def next_indices(self) -> list[int]:
         """Return the indices of the batch that would be handed out next, without those of a filler.
@@ -152,17 +154,10 @@ class CoordinateSampler(DistributedSampler[Any]):
         At the end of an epoch: of its last batch.
         """
         k = min(self.batch, len(self.order) - 1)
-        return [] if self.is_filler(k) else self.indices(self.epoch, k)
+        return [] if self.is_filler(k) else next(self.indices(self.epoch, range(k, k + 1)))
 
-    def batches(self) -> Iterator[list[Any]]:
-        """Yield the indices batch by batch."""
-        epoch = self.epoch
-        for k in range(self.batch, len(self.order)):
-            # a prediction writer gets to see the indices, and may save them as plain numbers
-            yield [SampleIndex(i, epoch) if self.fill else i for i in self.indices(epoch, k)]
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self.batches():
+    def __iter__(self) -> Iterator[int]:
+        for batch in BatchesOf(self):
             yield from batch
 
     def __len__(self) -> int:
@@ -182,6 +177,18 @@ class CoordinateSampler(DistributedSampler[Any]):
             )
             self._planned = (world_size, order)
         return self._planned[1]
+
+
+class BatchesOf:
+    """The indices of a sampler batch by batch, as often as persistent workers ask for them."""
+
+    def __init__(self, sampler: CoordinateSampler) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[BatchIndices]:
+        epoch, rest = self.sampler.epoch, range(self.sampler.batch, len(self.sampler.order))
+        for indices in self.sampler.indices(epoch, rest):
+            yield BatchIndices(indices, epoch)
 
 
 def _has_process_group() -> bool:

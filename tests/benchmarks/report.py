@@ -93,7 +93,9 @@ def compare(
         title=title,
         unit=unit,
         rows=[
-            _row(name, figures[name], ours) if name in here else Row(name=name, note="not installed")
+            _row(name, figures[name], ours)
+            if name in here
+            else Row(name=name, note="not installed")
             for name in ways
         ],
     )

@@ -89,6 +89,14 @@ def test_any_position_can_be_resumed(num_workers: int) -> None:
             assert torch.equal(found[1], wanted[1])
 
 
+def test_persistent_workers_go_on_in_the_next_epoch() -> None:
+    persistent, fresh = make(num_workers=1, persistent_workers=True), make()
+    for _ in range(3):
+        epoch = indices(persistent)
+        assert len(epoch) == len(persistent)
+        assert epoch == indices(fresh)
+
+
 def test_a_position_in_another_plan_is_refused() -> None:
     state = make().state_dict()
     with pytest.raises(ValueError, match="buckets="):

@@ -1,11 +1,14 @@
 import math
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data.distributed import DistributedSampler
 
-from lightning_recipes.data.sampler import CoordinateSampler
+from lightning_recipes.data import order
+from lightning_recipes.data.order import share
+from lightning_recipes.data.sampler import BatchesOf, CoordinateSampler
 
 sizes = st.tuples(st.integers(1, 40), st.integers(1, 7), st.integers(1, 6))
 
@@ -125,10 +128,37 @@ def test_orders_differ_between_epochs_and_seeds() -> None:
     assert len({order(seed, epoch) for seed in range(4) for epoch in range(4)}) == 16
 
 
-def test_every_index_carries_the_epoch_to_the_workers() -> None:
+def test_every_batch_carries_the_epoch_to_the_workers() -> None:
     sampler = make((5, 2, 1), 0)
-    sampler.set_epoch(7)
-    assert [index.epoch for index in sampler] == [7] * 5
+    batches = BatchesOf(sampler)
+    for epoch in (7, 8):
+        sampler.set_epoch(epoch)
+        assert [(batch.epoch, batch) for batch in batches] == [
+            (epoch, [0, 1]),
+            (epoch, [2, 3]),
+            (epoch, [4]),
+        ]
+
+
+@given(
+    st.tuples(st.integers(1, 300), st.integers(1, 30), st.integers(1, 4)),
+    st.booleans(),
+    st.booleans(),
+    st.data(),
+)
+def test_indices_computed_for_several_batches_at_once_are_those_of_each(
+    size: tuple[int, int, int], shuffle: bool, drop_last: bool, data: st.DataObject
+) -> None:
+    rank = data.draw(st.integers(0, size[2] - 1))
+    sampler = make(size, rank, seed=3, shuffle=shuffle, drop_last=drop_last)
+    batches = range(data.draw(st.integers(0, len(sampler.order))), len(sampler.order))
+    expected = []
+    for k in batches:
+        batch = sampler.order.batch(5, k)
+        mine = share(len(batch), rank, size[2]) or range(1)
+        expected.append(batch[mine.start : mine.stop].tolist())
+    with mock.patch.object(order, "_NUM_AT_ONCE", data.draw(st.integers(1, 100))):
+        assert list(sampler.indices(5, batches)) == expected
 
 
 @pytest.mark.parametrize("batch", [0, 1, 3])
