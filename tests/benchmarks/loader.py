@@ -1,83 +1,93 @@
-"""What seeding every sample costs, and a jump: ``python -m tests.benchmarks.loader``."""
+"""What seeding every sample costs: ``python -m tests.benchmarks.loader [--quick] [--json FILE]``.
 
-import statistics
+Whole shuffled epochs of ours, of torch's DataLoader and of torchdata's StatefulDataLoader, with
+three kinds of samples: a row of a tensor, which leaves nothing to seed; the same with noise on it,
+where the seeds of a sample cost more than the sample; and one that keeps a core busy for a
+millisecond, as decoding a picture does. Workers are persistent, and their start does not count.
+More is better.
+"""
+
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, TensorDataset
-from torchdata.stateful_dataloader import StatefulDataLoader
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from lightning_recipes import ResumableDataLoader
+from tests.benchmarks.report import Table, Way, compare, main
 
-NUM_SAMPLES = 10**7  # of the data set in which to jump, in batches of one
-NEAR, FAR = 10, 9 * 10**6
+WIDTH = 32
 
 
-def seconds(function: Callable[[], Any]) -> float:
-    """Return how long one call takes."""
+class Noisy(TensorDataset):
+    """Rows with noise on them."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        return (self.tensors[0][index] + torch.randn(WIDTH),)
+
+
+class Busy(TensorDataset):
+    """Rows that take a millisecond."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        end = time.perf_counter() + 1e-3
+        while time.perf_counter() < end:
+            pass
+        return (self.tensors[0][index],)
+
+
+def stateful() -> Callable[..., Iterable[Any]] | None:
+    """Return torchdata's loader, or None where that is not installed."""
+    try:
+        from torchdata.stateful_dataloader import StatefulDataLoader
+    except ModuleNotFoundError:
+        return None
+    loader: Callable[..., Iterable[Any]] = StatefulDataLoader
+    return loader
+
+
+def samples_per_second(loader: Iterable[Any], num_samples: int) -> float:
+    """Go through an epoch."""
     start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
-def consume(loader: Iterable[Any]) -> None:
-    """Go through a whole epoch."""
     for _ in loader:
         pass
+    return num_samples / (time.perf_counter() - start)
 
 
-def jump_with_ours(position: int) -> None:
-    """Load the batch at ``position`` of a shuffled epoch."""
-    loader = ResumableDataLoader(range(NUM_SAMPLES), shuffle=True)  # type: ignore[arg-type]
-    loader.load_state_dict({**loader.state_dict(), "batch": position})
-    next(iter(loader))
+def ask(title: str, dataset: Dataset[Any], num_samples: int, num_rounds: int) -> Iterator[Table]:
+    """Yield the tables of one kind of samples."""
+    kinds: dict[str, Callable[..., Iterable[Any]] | None] = {
+        "ResumableDataLoader (ours)": ResumableDataLoader,
+        "torch DataLoader": DataLoader,
+        "torchdata StatefulDataLoader": stateful(),
+    }
+    for num_workers, batch_size in product((0, 2), (64, 256)):
+        ways: dict[str, Way | None] = dict.fromkeys(kinds)
+        for name, make in kinds.items():
+            if make is not None:
+                options = {"num_workers": num_workers, "persistent_workers": num_workers > 0}
+                loader = make(dataset, batch_size, shuffle=True, **options)
+                ways[name] = partial(samples_per_second, loader, num_samples)
+        setting = f"{title}, batches of {batch_size}, {num_workers} workers"
+        yield compare(setting, "samples/s", ways, num_rounds=num_rounds)
 
 
-def stateful_state(position: int) -> dict[str, Any]:
-    """Return a state as torchdata saves it at ``position``."""
-    loader = StatefulDataLoader(range(NUM_SAMPLES), shuffle=True)
-    next(iter(loader))
-    state: dict[str, Any] = loader.state_dict()
-    state["_sampler_iter_yielded"] = state["_num_yielded"] = position
-    state["_sampler_iter_state"]["samples_yielded"] = position
-    return state
-
-
-def jump_with_stateful(state: dict[str, Any]) -> None:
-    """Do the same with torchdata."""
-    loader = StatefulDataLoader(range(NUM_SAMPLES), shuffle=True)
-    loader.load_state_dict(state)
-    next(iter(loader))
-
-
-def report(
-    title: str, one: Callable[[], Any], two: Callable[[], Any], *, per: int = 1, num_pairs: int = 7
-) -> None:
-    """Print the medians of pairs taken in turn, and the ratio of each pair."""
-    pairs = [(seconds(one), seconds(two)) for _ in range(num_pairs + 1)][1:]
-    a, b = (statistics.median(times) * 1e6 / per for times in zip(*pairs, strict=True))
-    ratio = statistics.median(first / second for first, second in pairs)
-    print(f"{title:52s} {a:12,.1f} us {b:12,.1f} us   ratio {ratio:5.2f}")
-
-
-def main() -> None:
-    """Print the questions."""
-    dataset = TensorDataset(torch.randn(8_192, 32))
-    ours = ResumableDataLoader(dataset, batch_size=64, shuffle=True)
-    plain = DataLoader(dataset, batch_size=64, shuffle=True)
-    report("a sample: ours, DataLoader", lambda: consume(ours), lambda: consume(plain), per=8_192)
-    title = f"first batch at {FAR:,} and at {NEAR} of {NUM_SAMPLES:,}"
-    report(f"{title}: ours", lambda: jump_with_ours(FAR), lambda: jump_with_ours(NEAR))
-    far, near = stateful_state(FAR), stateful_state(NEAR)
-    report(
-        "the same: torchdata's StatefulDataLoader",
-        lambda: jump_with_stateful(far),
-        lambda: jump_with_stateful(near),
-        num_pairs=2,
-    )
+def tables(quick: bool) -> Iterator[Table]:
+    """Ask for each kind of samples."""
+    torch.set_num_threads(1)
+    num_rounds = 3 if quick else 9
+    for title, kind, num_samples in (
+        ("a row", TensorDataset, 2**13 if quick else 2**15),
+        ("a row and noise", Noisy, 2**12 if quick else 2**13),
+        ("1 ms", Busy, 2**8 if quick else 2**9),
+    ):
+        dataset = kind(torch.randn(num_samples, WIDTH))
+        yield from ask(title, dataset, num_samples, num_rounds)
 
 
 if __name__ == "__main__":
-    main()
+    main(tables, __doc__)
