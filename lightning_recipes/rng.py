@@ -174,10 +174,9 @@ class RNGSnapshot(NamedTuple):
         """Look at torch's, the accelerator's with ``device``, and python's and numpy's."""
         module = _device_module() if device else None
         device_state = None if module is None else module[1].get_rng_state()
-        snapshot = cls(torch.get_rng_state(), device_state)
         if not python_and_numpy:
-            return snapshot
-        return snapshot._replace(python=random.getstate(), numpy=numpy_state())
+            return cls(torch.get_rng_state(), device_state)
+        return cls(torch.get_rng_state(), device_state, random.getstate(), numpy_state())
 
     def has_moved(self) -> bool:
         """Return whether python's or numpy's generator was drawn from since."""

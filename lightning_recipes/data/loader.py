@@ -1,7 +1,6 @@
 """A DataLoader whose position is two integers."""
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from lightning_recipes.data.collate import PadCollate
 from lightning_recipes.data.length_buckets import LengthBuckets
 from lightning_recipes.data.sampler import BatchesOf, CoordinateSampler
 from lightning_recipes.data.seeded_dataset import SeededDataset
-from lightning_recipes.rng import derive_seed, preserve_rng
+from lightning_recipes.rng import RNGSnapshot, derive_seed
 
 __all__ = ["ResumableDataLoader"]
 
@@ -153,8 +152,13 @@ class ResumableDataLoader(DataLoader[Any]):
         batches = super().__iter__()
         end = object()
         while True:
-            with nullcontext() if self.num_workers else preserve_rng(device=False):
+            # preserve_rng() unrolled: where samples are quick, a context manager can be measured
+            snapshot = None if self.num_workers else RNGSnapshot.take(device=False)
+            try:
                 batch = next(batches, end)
+            finally:
+                if snapshot is not None:
+                    snapshot.put_back()
             if batch is end:
                 break
             self._coordinates.batch += 1
