@@ -32,10 +32,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("questions", nargs="*", choices=[[], *QUESTIONS], help="all by default")
+    known = ", ".join(QUESTIONS)
+    parser.add_argument("questions", nargs="*", metavar="QUESTION", help=f"of {known}; or all")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     options = parser.parse_args()
+    if unknown := set(options.questions) - set(QUESTIONS):
+        parser.error(f"unknown questions {sorted(unknown)}: choose from {known}")
     start = time.perf_counter()
     reports = {}
     for question in options.questions or QUESTIONS:
