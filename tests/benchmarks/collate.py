@@ -1,6 +1,13 @@
-"""What padding a batch costs: ``python -m tests.benchmarks.collate``."""
+"""What padding a batch costs: ``python -m tests.benchmarks.collate``.
 
-from collections.abc import Callable
+64 sequences of integers of log-normal lengths around 100, as lists and as tensors, on one thread.
+All are given the same samples, ``{"input_ids": sequence}``. Ours and transformers' collator make of
+any samples what they find in them; what is written by hand knows its one field.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,25 +16,29 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lightning_recipes import PadCollate
-from tests.benchmarks.loader import report
+from tests.benchmarks.report import Table, compare, main
 
 BATCH_SIZE, MEDIAN_LENGTH, SIGMA = 64, 100, 0.5
-NUM_CALLS = 200
+
+Samples = list[dict[str, Any]]
+Collate = Callable[[Samples], Any]
 
 
-def lists_by_hand(lists: list[list[int]]) -> tuple[Tensor, Tensor]:
+def lists_by_hand(samples: Samples) -> tuple[Tensor, Tensor]:
     """Do what everyone writes."""
-    values = pad_sequence([torch.tensor(tokens) for tokens in lists], batch_first=True)
-    return values, torch.tensor([len(tokens) for tokens in lists])
-
-
-def tensors_by_hand(tensors: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Do the same where tokens are tensors already."""
-    lengths = torch.tensor([len(tokens) for tokens in tensors])
+    tensors = [torch.tensor(sample["input_ids"]) for sample in samples]
+    lengths = torch.tensor([len(tensor) for tensor in tensors])
     return pad_sequence(tensors, batch_first=True), lengths
 
 
-def hugging_face() -> Callable[[list[dict[str, Any]]], Any] | None:
+def tensors_by_hand(samples: Samples) -> tuple[Tensor, Tensor]:
+    """Do the same where sequences are tensors already."""
+    tensors = [sample["input_ids"] for sample in samples]
+    lengths = torch.tensor([len(tensor) for tensor in tensors])
+    return pad_sequence(tensors, batch_first=True), lengths
+
+
+def hugging_face() -> Collate | None:
     """Return transformers' collator, or None where that is not installed."""
     try:
         from tokenizers import Tokenizer
@@ -37,40 +48,52 @@ def hugging_face() -> Callable[[list[dict[str, Any]]], Any] | None:
         return None
     words = Tokenizer(WordLevel({"[PAD]": 0}))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]")
-    collate: Callable[[list[dict[str, Any]]], Any] = DataCollatorWithPadding(tokenizer)
+    collate: Collate = DataCollatorWithPadding(tokenizer)
     return collate
 
 
-def main() -> None:
-    """Print the questions."""
+def sequences() -> list[list[int]]:
+    """Return a batch of lists."""
     rng = np.random.default_rng(0)
     lengths = rng.lognormal(np.log(MEDIAN_LENGTH), SIGMA, BATCH_SIZE).astype(int) + 1
-    arrays = [rng.integers(1, 30_000, length) for length in lengths]
-    lists = [array.tolist() for array in arrays]
-    tensors = [torch.from_numpy(array) for array in arrays]
-    collate = PadCollate()
+    return [rng.integers(1, 30_000, length).tolist() for length in lengths]
 
-    def times(function: Callable[[Any], Any], samples: Any) -> Callable[[], None]:
-        def run() -> None:
-            for _ in range(NUM_CALLS):
-                function(samples)
 
-        return run
+def microseconds(collate: Collate, samples: Samples, num_calls: int) -> float:
+    """Return how long a call takes."""
+    start = time.perf_counter()
+    for _ in range(num_calls):
+        collate(samples)
+    return (time.perf_counter() - start) / num_calls * 1e6
 
-    def compare(title: str, other: Callable[[Any], Any], samples: Any) -> None:
-        report(title, times(collate, samples), times(other, samples), per=NUM_CALLS)
 
-    compare("lists of int: ours, pad_sequence by hand", lists_by_hand, lists)
-    compare("tensors: ours, pad_sequence by hand", tensors_by_hand, tensors)
+def tables(quick: bool) -> Iterator[Table]:
+    """Take the figures."""
+    torch.set_num_threads(1)
+    num_calls, num_rounds = (20, 5) if quick else (100, 15)
+    lists = sequences()
     theirs = hugging_face()
-    if theirs is None:
-        print("transformers is not installed: no comparison with DataCollatorWithPadding")
-        return
-    for kind, fields in (("lists of int", lists), ("tensors", tensors)):
+    kinds: Mapping[str, tuple[list[Any], Collate]] = {
+        "lists of int": (lists, lists_by_hand),
+        "tensors": ([torch.tensor(tokens) for tokens in lists], tensors_by_hand),
+    }
+    for kind, (fields, by_hand) in kinds.items():
         samples = [{"input_ids": field} for field in fields]
-        compare(f"{kind}: ours, DataCollatorWithPadding", theirs, samples)
+        ways: dict[str, Collate | None] = {
+            "PadCollate": PadCollate(),
+            "pad_sequence by hand": by_hand,
+            "transformers' DataCollatorWithPadding": theirs,
+        }
+        yield compare(
+            f"padding {BATCH_SIZE} sequences, {kind}",
+            "us a batch",
+            {
+                name: way and partial(microseconds, way, samples, num_calls)
+                for name, way in ways.items()
+            },
+            num_rounds=num_rounds,
+        )
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    main()
+    main(tables, __doc__)
