@@ -72,6 +72,15 @@ def test_the_file_of_a_run_stays_good(tmp_path: Path) -> None:
     assert all(v.isfinite().all() for v in torch.load(path)["state_dict"].values())
 
 
+def test_weights_whose_squares_overflow_are_finite(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, ResumeCheckpoint(every_n_steps=1), max_steps=1)
+    net = make_net()
+    net.register_parameter("unused", torch.nn.Parameter(torch.tensor([1e30])))
+    fit(trainer, net, make_batches(2))
+    (path,) = (tmp_path / "resume").glob("*.ckpt")
+    assert float(torch.load(path)["state_dict"]["unused"].square()) == INF
+
+
 @pytest.mark.parametrize(("value", "is_refused"), [(NAN, True), (-INF, False)])
 def test_a_buffer_may_be_a_mask_and_no_nan(value: float, is_refused: bool, tmp_path: Path) -> None:
     net, trainer = make_net(), make_trainer(tmp_path, NaNDetector(), max_steps=1)
