@@ -163,8 +163,14 @@ class CoordinateSampler(DistributedSampler[Any]):
     def __len__(self) -> int:
         """Return the number of this rank's samples in a whole epoch."""
         order, rank, world_size = self.order, self.rank, self.num_replicas
-        sizes = (order.size(self.epoch, k) for k in range(len(order)))
-        return sum(len(share(size, rank, world_size)) or int(self.fill) for size in sizes)
+
+        def num_mine(k: int) -> int:
+            return len(share(order.size(self.epoch, k), rank, world_size)) or int(self.fill)
+
+        last = len(order) - 1
+        if self.is_bucketed or last < 0:
+            return sum(map(num_mine, range(len(order))))
+        return num_mine(0) * last + num_mine(last)
 
     def _bucket_order(self, world_size: int) -> Order:
         assert self.buckets is not None
