@@ -95,6 +95,7 @@ class Batches(Dataset[Batch]):
     """
 
     def __init__(self, shape: tuple[int, ...], num_steps: int) -> None:
+        self.shape = shape
         self.made = [
             {"inputs": torch.randn(shape), "target": torch.randint(NUM_CLASSES, shape[:1])}
             for _ in range(NUM_BATCHES)
@@ -112,7 +113,7 @@ class Batches(Dataset[Batch]):
     def step_us(self) -> float:
         """Return the median time between two."""
         steps = [end - start for start, end in itertools.pairwise(self.times)]
-        return statistics.median(steps[self.num_steps // 10 :]) * 1e6
+        return statistics.median(steps[len(steps) // 10 :]) * 1e6
 
 
 class Plain(LightningModule):
