@@ -2,8 +2,8 @@
 
 The whole bundle, plain Lightning with clipping, and a bare loop of torch, on one and two ranks of
 one machine, each with one thread and the same batch, which talk through gloo (weak scaling). The
-network is the Transformer block of ``step.py``, where computing takes most of the time. The figure
-of a run is that of the median step on rank 0; on one rank there is no DDP.
+network is the Transformer block of ``workload.py``, where computing takes most of the time. The
+figure of a run is that of the median step on rank 0; on one rank there is no DDP.
 
 Efficiency is samples/s on two ranks over twice those on one. What a second core adds, and what two
 of them share, is the machine's: compare the ways, not machines.
@@ -15,29 +15,23 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch.distributed as dist
 from lightning.pytorch import seed_everything
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from lightning_recipes import ResumableDataLoader
 from tests.benchmarks.report import Row, Table, compare, main
-from tests.benchmarks.step import (
-    Batches,
-    Objective,
-    Plain,
-    Recipe,
-    bundle,
-    fit,
-    fit_torch,
-    transformer,
-)
+from tests.benchmarks.trainings import Plain, Recipe, bundle, fit, fit_torch
+from tests.benchmarks.workload import Batches, Objective, transformer
 from tests.ranks import run_trainer_ranks
 
 
 def with_ours(objective: Objective, data: Batches, world_size: int) -> None:
     """Train with everything attached."""
-    fit(Recipe(objective), bundle(), data, **on(world_size))
+    fit(Recipe(objective), bundle(), data, load=ResumableDataLoader, **on(world_size))
 
 
 def with_lightning(objective: Objective, data: Batches, world_size: int) -> None:
@@ -55,22 +49,23 @@ def with_torch(objective: Objective, data: Batches, world_size: int) -> None:
     fit_torch(module, part)
 
 
-def on(world_size: int) -> dict[str, object]:
+def on(world_size: int) -> dict[str, Any]:
     """Return the Trainer's options."""
     return {"devices": world_size, "strategy": "auto" if world_size == 1 else "ddp"}
 
 
 WAYS: dict[str, Callable[[Objective, Batches, int], None]] = {
-    "ours: RecipeModule, clipping, all callbacks": with_ours,
+    "ours: all callbacks": with_ours,
     "Lightning, clipping": with_lightning,
-    "a bare loop of torch, clipping": with_torch,
+    "a bare loop of torch": with_torch,
 }
 
 
 def measure(num_steps: int) -> dict[str, float]:
     """Return the samples/s of each way, on a rank."""
     warnings.filterwarnings("ignore")
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     world_size = int(os.environ["WORLD_SIZE"])
     figures = {}
     for name, train in WAYS.items():
@@ -92,6 +87,7 @@ class Ranks:
 
     def __init__(self, world_size: int, num_steps: int) -> None:
         self.world_size = world_size
+        self.title = f"{world_size} rank{'s' * (world_size > 1)}"
         self.num_steps = num_steps
         self._figures: dict[str, float] = {}
 
@@ -120,7 +116,7 @@ def tables(quick: bool) -> Iterator[Table]:
     """Yield the one table."""
     ranks = [Ranks(world_size, 15 if quick else 60) for world_size in (1, 2)]
     ways = {
-        f"{name}, {group.world_size}": partial(group.figure, name)
+        f"{name}, {group.title}": partial(group.figure, name)
         for name in WAYS
         for group in ranks
     }
