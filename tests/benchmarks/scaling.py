@@ -116,9 +116,7 @@ def tables(quick: bool) -> Iterator[Table]:
     """Yield the one table."""
     ranks = [Ranks(world_size, 15 if quick else 60) for world_size in (1, 2)]
     ways = {
-        f"{name}, {group.title}": partial(group.figure, name)
-        for name in WAYS
-        for group in ranks
+        f"{name}, {group.title}": partial(group.figure, name) for name in WAYS for group in ranks
     }
     table = compare(
         "1 and 2 ranks, more is better",
