@@ -1,195 +1,121 @@
-"""What an optimizer step costs with everything attached: ``python -m tests.benchmarks.step``.
+"""What a training step costs with everything attached: ``python -m tests.benchmarks.step``.
 
-A model of many small tensors, where what is done for each of them shows most: 24 blocks of Linear,
-LayerNorm and GELU, 98 parameter tensors, on one thread. Whole runs of each variant take turns in
-one process; the figure of a run is the median of its steps, and the table has the median of the
-runs and of their ratios to plain Lightning with clipping.
+The whole bundle (``RecipeModule`` with clipping, all callbacks, ``ResumableDataLoader``) against
+plain Lightning with clipping, Lightning with the usual callbacks written by hand, transformers'
+``Trainer``, and a bare loop of torch, on three networks and one thread. The last table takes the
+bundle apart; what is not "all" there has torch's DataLoader.
+
+All train the same module with the same AdamW, and a sample of the data is a batch that was made
+before: what loading costs is asked in ``loader.py``, and here is only what it adds to every step.
+The figure of a run is the median time from one batch's fetching to the next, the first tenth left
+out: what comes every 50 steps (a line of the log) is in the run, but not in its median.
 """
 
-import argparse
-import itertools
-import statistics
-import time
+import gc
+import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from importlib.util import find_spec
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
-from lightning.pytorch.utilities import grad_norm
-from torch import Tensor, nn
-from torch.optim import Optimizer
-from torch.utils.data import DataLoader, TensorDataset
+from lightning.pytorch import Callback, LightningModule, seed_everything
+from torch.utils.data import DataLoader
 
-from lightning_recipes import (
-    GradientNormMonitor,
-    LossScaleMonitor,
-    NaNDetector,
-    RecipeModule,
-    Step,
+from lightning_recipes import NaNDetector, ResumableDataLoader, ResumeCheckpoint, WarmupCosineLR
+from tests.benchmarks.report import Table, compare, main
+from tests.benchmarks.trainings import (
+    FiniteCheck,
+    GradNorm,
+    Loader,
+    Plain,
+    PlainWithSchedule,
+    Recipe,
+    bundle,
+    by_hand,
+    fit,
+    fit_torch,
+    fit_transformers,
+    watchers,
 )
-from tests.ranks import run_trainer_ranks
+from tests.benchmarks.workload import (
+    Batches,
+    Network,
+    Objective,
+    conv_net,
+    small_tensors,
+    transformer,
+)
 
-WIDTH, NUM_BLOCKS, BATCH_SIZE = 64, 24, 16
-CLIP = 1.0
-
-
-def make_network() -> nn.Sequential:
-    """Return 98 parameter tensors: 24 blocks of 4, and a last layer."""
-    blocks = [
-        nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.GELU())
-        for _ in range(NUM_BLOCKS)
-    ]
-    return nn.Sequential(*blocks, nn.Linear(WIDTH, WIDTH))
+Train = Callable[[Objective, Batches], None]
+Make = Callable[[Objective], LightningModule]
 
 
-class Plain(LightningModule):
-    """What one writes without this package."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.network = make_network()
-
-    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-        """Return the loss, and log it."""
-        loss = nn.functional.mse_loss(self.network(batch[0]), batch[0])
-        self.log("train/loss", loss.detach(), batch_size=len(batch[0]))
-        return loss
-
-    def configure_optimizers(self) -> Optimizer:
-        """Build the same optimizer."""
-        return torch.optim.AdamW(self.parameters(), lr=1e-3)
+def lightning(make: Make, callbacks: Callable[[], list[Callback]], load: Loader) -> Train:
+    """Return the training of a module with callbacks and a loader."""
+    return lambda objective, data: fit(make(objective), callbacks(), data, load=load)
 
 
-class PlainWithNorms(Plain):
-    """With Lightning's own helper in the hook, as its documentation shows."""
-
-    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Log every norm."""
-        self.log_dict(grad_norm(self, norm_type=2))
-
-
-class PlainWithFiniteCheck(Plain):
-    """With the usual check of every gradient."""
-
-    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Stop at the first that is not finite."""
-        for parameter in self.parameters():
-            if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
-                raise RuntimeError("not finite")
-
-
-class PlainWithBoth(PlainWithNorms):
-    """With both."""
-
-    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Do both."""
-        PlainWithFiniteCheck.on_before_optimizer_step(self, optimizer)  # type: ignore[arg-type]
-        super().on_before_optimizer_step(optimizer)
-
-
-class Recipe(RecipeModule):
-    """The same on the base module."""
-
-    def __init__(self) -> None:
-        super().__init__(optimizer=partial(torch.optim.AdamW, lr=1e-3))
-        self.network = make_network()
-
-    def step(self, batch: list[Tensor]) -> Step:
-        """Return the loss."""
-        loss = nn.functional.mse_loss(self.network(batch[0]), batch[0])
-        return Step(loss, len(batch[0]))
-
-
-class Watch(Callback):
-    """Takes the time of every batch."""
-
-    def __init__(self) -> None:
-        self.times: list[float] = []
-
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        """Take it."""
-        self.times.append(time.perf_counter())
-
-
-Make = Callable[[], tuple[LightningModule, list[Callback]]]
-
-
-def microseconds(make: Make, num_steps: int, num_ranks: int) -> float:
+def microseconds(train: Train, network: Network, num_steps: int) -> float:
     """Return the median time of a step of one run."""
+    gc.collect()  # the last run's, in which all modules and their callbacks are
     seed_everything(1, verbose=False)
-    data = torch.randn(num_steps * BATCH_SIZE, WIDTH)
-    module, callbacks = make()
-    watch = Watch()
-    trainer = Trainer(
-        accelerator="cpu",
-        devices=num_ranks,
-        strategy="ddp" if num_ranks > 1 else "auto",
-        max_epochs=1,
-        callbacks=[watch, *callbacks],
-        gradient_clip_val=CLIP,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    trainer.fit(module, DataLoader(TensorDataset(data), BATCH_SIZE))
-    steps = [b - a for a, b in itertools.pairwise(watch.times)][num_steps // 10 :]
-    return statistics.median(steps) * 1e6
+    made, shape = network()
+    data = Batches(shape, num_steps)
+    train(Objective(made), data)
+    return data.step_us()
 
 
-VARIANTS: dict[str, Make] = {
-    "Lightning with clipping": lambda: (Plain(), []),
-    "RecipeModule with clipping": lambda: (Recipe(), []),
-    "  and NaNDetector": lambda: (Recipe(), [NaNDetector()]),
-    "  and both monitors": lambda: (
-        Recipe(),
-        [NaNDetector(), GradientNormMonitor(), LossScaleMonitor()],
-    ),
-    "  with every_n_steps=50": lambda: (
-        Recipe(),
-        [NaNDetector(every_n_steps=50), GradientNormMonitor(), LossScaleMonitor()],
-    ),
-    "Lightning, all callbacks": lambda: (Plain(), [NaNDetector(), GradientNormMonitor()]),
-    "Lightning, finite check": lambda: (PlainWithFiniteCheck(), []),
-    "Lightning, grad_norm logged": lambda: (PlainWithNorms(), []),
-    "Lightning, both": lambda: (PlainWithBoth(), []),
+recipe = partial(lightning, Recipe, load=DataLoader)
+plain = partial(lightning, Plain, load=DataLoader)
+BUNDLE = lightning(Recipe, bundle, ResumableDataLoader)
+WAYS: dict[str, Train | None] = {
+    "ours: RecipeModule, clipping, all callbacks": BUNDLE,
+    "Lightning, clipping": plain(list),
+    "Lightning, clipping, callbacks by hand": lightning(PlainWithSchedule, by_hand, DataLoader),
+    "transformers' Trainer": fit_transformers if find_spec("transformers") else None,
+    "Composer (needs torch < 2.7.1)": None,
+    "a bare loop of torch, clipping": fit_torch,
+}
+PARTS: dict[str, Train | None] = {
+    "ours: all": BUNDLE,
+    "  all, with torch's DataLoader": recipe(bundle),
+    "  RecipeModule, clipping": recipe(list),
+    "    and NaNDetector": recipe(lambda: [NaNDetector()]),
+    "    and both monitors": recipe(watchers),
+    "    the same with every_n_steps=50": recipe(lambda: watchers(50)),
+    "    and ResumeCheckpoint alone": recipe(lambda: [ResumeCheckpoint()]),
+    "    and WarmupCosineLR alone": recipe(lambda: [WarmupCosineLR()]),
+    "Lightning, clipping": plain(list),
+    "    and a finite check by hand": plain(lambda: [FiniteCheck()]),
+    "    and grad_norm, logged": plain(lambda: [GradNorm()]),
 }
 
 
-def measure(num_steps: int, num_rounds: int, num_ranks: int) -> list[dict[str, float]]:
-    """Return the times of all variants, round by round, without the first, which warms up."""
+def tables(quick: bool) -> Iterator[Table]:
+    """Yield a table for each network, and that of the parts."""
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
-    return [
-        {name: microseconds(make, num_steps, num_ranks) for name, make in VARIANTS.items()}
-        for _ in range(num_rounds + 1)
-    ][1:]
-
-
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--num-steps", type=int, default=300, help="optimizer steps of a run")
-    parser.add_argument("--num-rounds", type=int, default=9, help="runs of each variant")
-    parser.add_argument("--num-ranks", type=int, default=1, help="processes under DDP, on CPUs")
-    options = parser.parse_args()
-    arguments = (options.num_steps, options.num_rounds, options.num_ranks)
-    if options.num_ranks > 1:
-        rounds = run_trainer_ranks(measure, *arguments, world_size=options.num_ranks)[0]
-    else:
-        rounds = measure(*arguments)
-    first = next(iter(VARIANTS))
-    print(f"{'':30} {'us a step':>10} {'ratio':>7} {'lowest':>7} {'highest':>7}")
-    for name in VARIANTS:
-        ratios = sorted(times[name] / times[first] for times in rounds)
-        middle = statistics.median(times[name] for times in rounds)
-        ratio = statistics.median(ratios)
-        print(f"{name:30} {middle:10.0f} {ratio:7.3f} {ratios[0]:7.3f} {ratios[-1]:7.3f}")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    questions: list[tuple[str, Network, int, int, dict[str, Train | None]]] = [
+        ("98 small tensors", small_tensors, 200, 7, WAYS),
+        ("convolutions, 64 images of 8x8", conv_net, 150, 7, WAYS),
+        ("a Transformer block, 16 x 64 x 128", transformer, 60, 7, WAYS),
+        ("98 small tensors, the parts", small_tensors, 200, 5, PARTS),
+    ]
+    for title, network, num_steps, num_rounds, trains in questions[: 3 if quick else None]:
+        ways = {
+            name: train and partial(microseconds, train, network, num_steps // (4 if quick else 1))
+            for name, train in trains.items()
+        }
+        yield compare(
+            f"a step: {title}",
+            "us a step",
+            ways,
+            num_rounds=2 if quick else num_rounds,
+            warm_up=not quick,
+        )
 
 
 if __name__ == "__main__":
-    main()
+    main(tables, __doc__)
