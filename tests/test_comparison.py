@@ -489,6 +489,8 @@ def test_transformers_trainer_logs_a_number_in_place_of_nan(tmp_path: Path) -> N
     network, trainer = train_with_transformers(tmp_path, network=Network(nan_at=5))
     assert len(network.seen) == 3 * NUM_BATCHES
     assert network.layer.weight.isnan().all(), cell("what is checked", "Trainer")
+    newest = tmp_path / f"checkpoint-{3 * NUM_BATCHES}"
+    assert newest.is_dir(), cell("files with NaN weights", "Trainer")
     losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
     assert losses[4:] == [0.0] * (3 * NUM_BATCHES - 4), cell("NaN in the logged loss", "Trainer")
 
@@ -579,13 +581,14 @@ def train_with_ignite(
     engine, events = engine_module.DeterministicEngine(step), engine_module.Events
     average.attach(engine, "mean")
 
-    @engine.on(events.EPOCH_COMPLETED)  # type: ignore[untyped-decorator]
     def keep_mean() -> None:
         found["means"].append(engine.state.metrics["mean"])
 
-    @engine.on(events.ITERATION_COMPLETED(once=3))  # type: ignore[untyped-decorator]
     def save() -> None:
         saved.update(engine.state_dict(), mean=average.state_dict())
+
+    engine.add_event_handler(events.EPOCH_COMPLETED, keep_mean)
+    engine.add_event_handler(events.ITERATION_COMPLETED(once=3), save)
 
     if state:
         average.load_state_dict(state["mean"])
