@@ -33,7 +33,8 @@ def numpy_state() -> State:
 
 def set_numpy_state(state: State) -> None:
     """Set the state, with a draw or without one since :func:`numpy_state`."""
-    if numpy_state() is not state:
+    is_there = _remembered is not None and _remembered[1] is state and _remembered[0] == _words()
+    if not is_there:
         np.random.set_state(state)  # noqa: NPY002
         _remember(_words(), state)
 

@@ -10,7 +10,7 @@ from lightning_recipes.data.loader import ResumableDataLoader
 
 __all__ = ["TrainLoaders"]
 
-States = list[dict[str, Any] | None]
+Notes = list[tuple[Any, Any]]
 Positions = dict[str, Any]
 
 
@@ -27,7 +27,7 @@ class TrainLoaders:
     def __init__(self) -> None:
         self._source: Any = None
         self._loaders: list[Any] = []
-        self._noted: list[States] = []
+        self._noted: list[Notes] = []
         self._is_epoch_end = False
 
     def start(self, trainer: Trainer) -> None:
@@ -40,12 +40,12 @@ class TrainLoaders:
                 "resumed inside an epoch sees the first batches of that epoch again. Wrap it: "
                 "lightning_recipes.resumable(loader)."
             )
-        self._noted, self._is_epoch_end = [_states(loaders)], False
+        self._noted, self._is_epoch_end = [_notes(loaders)], False
 
     def note(self, trainer: Trainer) -> None:
         """Note the positions at the end of a batch."""
         previous = [] if self._is_epoch_end else self._noted[-1:]
-        self._noted = [*previous, _states(self._flattened(trainer))]
+        self._noted = [*previous, _notes(self._flattened(trainer))]
         self._is_epoch_end = trainer.is_last_batch
 
     def before_next_batch(self, trainer: Trainer) -> Positions | None:
@@ -54,11 +54,15 @@ class TrainLoaders:
         None at the second batch of an epoch where Lightning fetches ahead: that position passes
         between two hooks.
         """
-        states = self._noted[-1]
+        notes = self._noted[-1]
         if fetches_ahead(trainer) and not self._is_epoch_end:
             if len(self._noted) < 2:
                 return None
-            states = self._noted[0]
+            notes = self._noted[0]
+        states = [
+            {**loader.state_dict(), **note} if isinstance(loader, ResumableDataLoader) else note
+            for loader, note in notes
+        ]
         return {"states": states, "is_epoch_start": self._is_epoch_end}
 
     def restore(
@@ -101,5 +105,11 @@ def _is_stateful(loader: Any) -> bool:
     return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
 
 
-def _states(loaders: list[Any]) -> States:
-    return [loader.state_dict() if _is_stateful(loader) else None for loader in loaders]
+def _notes(loaders: list[Any]) -> Notes:
+    return [(loader, _note(loader)) for loader in loaders]
+
+
+def _note(loader: Any) -> Any:
+    if isinstance(loader, ResumableDataLoader):
+        return loader.position()  # at every batch, and the rest of its state stays what it is
+    return loader.state_dict() if _is_stateful(loader) else None

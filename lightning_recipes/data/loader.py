@@ -184,9 +184,14 @@ class ResumableDataLoader(DataLoader[Any]):
         indices: list[int] = self._coordinates.next_indices()
         return indices
 
+    def position(self) -> dict[str, int]:
+        """Return ``{"epoch", "batch", "passes"}``, the part of the state that moves."""
+        position: dict[str, int] = self._coordinates.position()
+        return position
+
     def state_dict(self) -> dict[str, Any]:
         """Return the position, and what makes it meaningful: nine plain values."""
-        return {"version": _VERSION, **self._coordinates.position(), **self._identity()}
+        return {"version": _VERSION, **self.position(), **self._identity()}
 
     def load_state_dict(self, state_dict: dict[str, Any], *, nearest: bool = False) -> None:
         """Let the next iteration start at a saved position.

@@ -25,26 +25,26 @@ from torch.nn.parallel import DistributedDataParallel
 from lightning_recipes import ResumableDataLoader
 from tests.benchmarks.report import Row, Table, compare, main
 from tests.benchmarks.trainings import Plain, Recipe, bundle, fit, fit_torch
-from tests.benchmarks.workload import Batches, Objective, transformer
+from tests.benchmarks.workload import Objective, Samples, transformer
 from tests.ranks import run_trainer_ranks
 
 
-def with_ours(objective: Objective, data: Batches, world_size: int) -> None:
+def with_ours(objective: Objective, data: Samples, world_size: int) -> None:
     """Train with everything attached."""
     fit(Recipe(objective), bundle(), data, load=ResumableDataLoader, **on(world_size))
 
 
-def with_lightning(objective: Objective, data: Batches, world_size: int) -> None:
+def with_lightning(objective: Objective, data: Samples, world_size: int) -> None:
     """Train with clipping alone."""
     fit(Plain(objective), [], data, **on(world_size))
 
 
-def with_torch(objective: Objective, data: Batches, world_size: int) -> None:
+def with_torch(objective: Objective, data: Samples, world_size: int) -> None:
     """Train without anybody's help; every rank takes its own part of the data."""
     if not dist.is_initialized():
         dist.init_process_group("gloo")
     module: nn.Module = objective if world_size == 1 else DistributedDataParallel(objective)
-    part = Batches(data.shape, len(data) // world_size)
+    part = Samples(data.shape, data.num_steps // world_size)
     part.times = data.times
     fit_torch(module, part)
 
@@ -54,7 +54,7 @@ def on(world_size: int) -> dict[str, Any]:
     return {"devices": world_size, "strategy": "auto" if world_size == 1 else "ddp"}
 
 
-WAYS: dict[str, Callable[[Objective, Batches, int], None]] = {
+WAYS: dict[str, Callable[[Objective, Samples, int], None]] = {
     "ours: all callbacks": with_ours,
     "Lightning, clipping": with_lightning,
     "a bare loop of torch": with_torch,
@@ -71,7 +71,7 @@ def measure(num_steps: int) -> dict[str, float]:
     for name, train in WAYS.items():
         seed_everything(1, verbose=False)
         network, shape = transformer()
-        data = Batches(shape, num_steps * world_size)
+        data = Samples(shape, num_steps * world_size)
         train(Objective(network), data, world_size)
         figures[name] = world_size * shape[0] * 1e6 / data.step_us()
     return figures

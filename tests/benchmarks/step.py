@@ -5,10 +5,10 @@ plain Lightning with clipping, Lightning with the usual callbacks written by han
 ``Trainer``, and a bare loop of torch, on three networks and one thread. The last table takes the
 bundle apart; what is not "all" there has torch's DataLoader.
 
-All train the same module with the same AdamW, and a sample of the data is a batch that was made
-before: what loading costs is asked in ``loader.py``, and here is only what it adds to every step.
-The figure of a run is the median time from one batch's fetching to the next, the first tenth left
-out: what comes every 50 steps (a line of the log) is in the run, but not in its median.
+All train the same module with the same AdamW on the same samples, shuffled, from memory, loaded in
+the main process. The figure of a run is the median time from one batch's fetching to the next, the
+first tenth left out: what comes every 50 steps (a line of the log) is in the run, but not in its
+median.
 """
 
 import gc
@@ -39,15 +39,15 @@ from tests.benchmarks.trainings import (
     watchers,
 )
 from tests.benchmarks.workload import (
-    Batches,
     Network,
     Objective,
+    Samples,
     conv_net,
     small_tensors,
     transformer,
 )
 
-Train = Callable[[Objective, Batches], None]
+Train = Callable[[Objective, Samples], None]
 Make = Callable[[Objective], LightningModule]
 
 
@@ -61,7 +61,7 @@ def microseconds(train: Train, network: Network, num_steps: int) -> float:
     gc.collect()  # the last run's, in which all modules and their callbacks are
     seed_everything(1, verbose=False)
     made, shape = network()
-    data = Batches(shape, num_steps)
+    data = Samples(shape, num_steps)
     train(Objective(made), data)
     return data.step_us()
 

@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Callable
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
 from lightning_recipes import (
     GradientNormMonitor,
@@ -27,7 +26,7 @@ from lightning_recipes import (
     WarmupCosineLR,
     warmup_cosine,
 )
-from tests.benchmarks.workload import Batch, Batches, Objective
+from tests.benchmarks.workload import Batch, Objective, Samples
 
 CLIP, WARMUP = 1.0, 0.05
 # Nothing decays: ours and transformers leave biases and norms out and plain Lightning does not,
@@ -129,7 +128,7 @@ def by_hand() -> list[Callback]:
 def fit(
     module: LightningModule,
     callbacks: list[Callback],
-    data: Batches,
+    data: Samples,
     *,
     load: Loader = DataLoader,
     **options: Any,
@@ -148,10 +147,10 @@ def fit(
             enable_model_summary=False,
             **{"devices": 1, **options},
         )
-        trainer.fit(module, load(data, batch_size=1, collate_fn=itemgetter(0)))
+        trainer.fit(module, load(data, data.batch_size, shuffle=True))
 
 
-def fit_transformers(objective: Objective, data: Batches) -> None:
+def fit_transformers(objective: Objective, data: Samples) -> None:
     """Train with transformers' Trainer."""
     import transformers
 
@@ -160,7 +159,7 @@ def fit_transformers(objective: Objective, data: Batches) -> None:
             output_dir=root,
             use_cpu=True,
             num_train_epochs=1,
-            per_device_train_batch_size=1,
+            per_device_train_batch_size=data.batch_size,
             optim="adamw_torch",
             learning_rate=1e-3,
             lr_scheduler_type="cosine",
@@ -174,16 +173,16 @@ def fit_transformers(objective: Objective, data: Batches) -> None:
             dataloader_pin_memory=False,
         )
         trainer = transformers.Trainer(
-            objective, arguments, data_collator=itemgetter(0), train_dataset=data
+            objective, arguments, data_collator=default_collate, train_dataset=data
         )
         trainer.remove_callback(transformers.PrinterCallback)
         trainer.train()
 
 
-def fit_torch(objective: nn.Module, data: Batches) -> None:
+def fit_torch(objective: nn.Module, data: Samples) -> None:
     """Train without anybody's help."""
     optimizer = OPTIMIZER(objective.parameters())
-    for batch in DataLoader(data, batch_size=1, collate_fn=itemgetter(0)):
+    for batch in DataLoader(data, data.batch_size, shuffle=True):
         optimizer.zero_grad()
         objective(**batch)["loss"].backward()
         clip_grad_norm_(objective.parameters(), CLIP)

@@ -1,4 +1,4 @@
-"""What is trained where a step is timed: three small networks, on batches made before."""
+"""What is trained where a step is timed: three small networks, on samples in memory."""
 
 import itertools
 import statistics
@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from lightning_recipes.networks import ConvNet
 
 NUM_CLASSES = 10
-NUM_BATCHES = 8  # different ones, which come again and again
+NUM_BATCHES = 8  # of different samples, which come again and again
 
 Batch = dict[str, Tensor]
 Network = Callable[[], tuple[nn.Module, tuple[int, ...]]]
@@ -47,31 +47,35 @@ def transformer() -> tuple[nn.Module, tuple[int, ...]]:
     return nn.Sequential(block, nn.Flatten(), nn.Linear(64 * 128, NUM_CLASSES)), (16, 64, 128)
 
 
-class Batches(Dataset[Batch]):
-    """Ready batches as the samples of a data set that takes the time whenever one is fetched.
+class Samples(Dataset[Batch]):
+    """Samples in memory, of which a step's worth is fetched at a time that can be asked for.
 
     Args:
-        shape: Of the inputs.
+        shape: Of a batch's inputs.
         num_steps: How many batches an epoch has.
     """
 
     def __init__(self, shape: tuple[int, ...], num_steps: int) -> None:
         self.shape = shape
-        self.made = [
-            {"inputs": torch.randn(shape), "target": torch.randint(NUM_CLASSES, shape[:1])}
-            for _ in range(NUM_BATCHES)
-        ]
+        self.batch_size = shape[0]
         self.num_steps = num_steps
+        num_samples = NUM_BATCHES * self.batch_size
+        self.inputs = torch.randn(num_samples, *shape[1:])
+        self.target = torch.randint(NUM_CLASSES, (num_samples,))
         self.times: list[float] = []
 
     def __len__(self) -> int:
-        return self.num_steps
+        return self.num_steps * self.batch_size
 
     def __getitem__(self, index: int) -> Batch:
+        i = index % len(self.inputs)
+        return {"inputs": self.inputs[i], "target": self.target[i]}
+
+    def __getitems__(self, indices: list[int]) -> list[Batch]:
         self.times.append(time.perf_counter())
-        return self.made[index % NUM_BATCHES]
+        return [self[i] for i in indices]
 
     def step_us(self) -> float:
-        """Return the median time between two."""
+        """Return the median time between two fetches, in microseconds."""
         steps = [end - start for start, end in itertools.pairwise(self.times)]
         return statistics.median(steps[len(steps) // 10 :]) * 1e6
