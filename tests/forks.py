@@ -25,6 +25,7 @@ class ForkServer:
     """
 
     def __init__(self) -> None:
+        self.is_free = True
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs,))
@@ -38,17 +39,33 @@ class ForkServer:
 
     def start(self, function: Callable[..., Any], *args: Any) -> None:
         """Start ``function(*args)``, which takes and returns what pickles."""
+        self.is_free = False
         self._pipe.send_bytes(pickle.dumps((dict(os.environ), function, args)))
 
     def answer(self, timeout_s: float) -> tuple[Any, str | None]:
         """Return what the function returned, and the traceback if it raised.
 
-        A server whose process does not answer in time is of no more use.
+        If it does not answer in time, it ends, and with it the server.
         """
         if not self._pipe.poll(timeout_s):
+            self.close()
             return None, f"It did not answer within {timeout_s} s."
         answer: tuple[Any, str | None] = pickle.loads(self._pipe.recv_bytes())
+        self.is_free = True
         return answer
+
+
+_servers: list[ForkServer] = []
+
+
+def servers(count: int) -> list[ForkServer]:
+    """Return the first servers, which are the same for all tests that leave them free."""
+    for server in [server for server in _servers if not server.is_free]:
+        server.close()
+        _servers.remove(server)
+    while len(_servers) < count:
+        _servers.append(ForkServer())
+    return _servers[:count]
 
 
 def _serve(pipe: Connection) -> None:

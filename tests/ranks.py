@@ -10,10 +10,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from tests.forks import ForkServer
+from tests.forks import servers
 
 _TIMEOUT_S = 120
-_servers: list[ForkServer] = []  # by rank
 
 
 def run_ranks(function: Callable[..., Any], *args: Any, world_size: int = 2) -> list[Any]:
@@ -45,20 +44,13 @@ def _run(
     args: tuple[Any, ...],
     world_size: int,
 ) -> list[Any]:
-    while len(_servers) < world_size:
-        _servers.append(ForkServer())
-    try:
-        servers = _servers[:world_size]
-        for rank, server in enumerate(servers):
-            server.start(_main, join, function, args, rank, world_size)
-        answers = [server.answer(_TIMEOUT_S) for server in servers]
-        errors = [f"Rank {rank} failed:\n{told}" for rank, (_, told) in enumerate(answers) if told]
-        if errors:
-            raise RuntimeError("\n".join(errors))
-    except BaseException:
-        while _servers:
-            _servers.pop().close()  # and with it a rank that still runs
-        raise
+    forks = servers(world_size)
+    for rank, fork in enumerate(forks):
+        fork.start(_main, join, function, args, rank, world_size)
+    answers = [fork.answer(_TIMEOUT_S) for fork in forks]
+    errors = [f"Rank {rank} failed:\n{error}" for rank, (_, error) in enumerate(answers) if error]
+    if errors:
+        raise RuntimeError("\n".join(errors))
     return [result for result, _ in answers]
 
 
