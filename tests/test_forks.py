@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests import forks
 from tests.forks import ForkServer
 
 calls: list[int] = []
@@ -100,15 +101,19 @@ def hang(note: Path) -> None:
     time.sleep(1000)
 
 
-def test_a_closed_server_ends_with_what_it_runs(server: ForkServer, tmp_path: Path) -> None:
+def test_what_does_not_answer_ends_with_its_server(
+    server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last one of this module."""
+    monkeypatch.setattr(forks, "_servers", [server])
     server.start(hang, tmp_path / "pid")
     while not (tmp_path / "pid").exists():
         time.sleep(0.01)
     assert server.answer(0.1) == (None, "It did not answer within 0.1 s.")
-    server.close()
     pid = int((tmp_path / "pid").read_text())
     while Path(f"/proc/{pid}").exists():
         time.sleep(0.01)
     server.process.join()
     assert server.process.exitcode == 0
+    monkeypatch.setattr(forks, "ForkServer", object)  # which starts no other
+    assert server not in forks.servers(1)
