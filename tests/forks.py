@@ -1,7 +1,7 @@
 """New processes at little cost: forked from one that has imported what takes seconds."""
 
-import atexit
 import multiprocessing
+import multiprocessing.process
 import os
 import pickle
 import traceback
@@ -31,7 +31,9 @@ class ForkServer:
         self.process = context.Process(target=_serve, args=(theirs,))
         self.process.start()
         theirs.close()
-        atexit.register(self.close)  # or multiprocessing would wait for the server
+        # Else multiprocessing would wait for it at the end, and tests that count workers count it.
+        # It ends when this process does, and with it the pipe.
+        multiprocessing.process._children.discard(self.process)  # type: ignore[attr-defined]
 
     def close(self) -> None:
         """End the server, and what it runs."""
