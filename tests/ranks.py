@@ -1,19 +1,16 @@
 """Run a function on real ranks: processes that share a gloo group."""
 
 import os
-import pickle
 import socket
 import tempfile
-import traceback
 from collections.abc import Callable
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+
+from tests.forks import servers
 
 _TIMEOUT_S = 120
 
@@ -47,23 +44,10 @@ def _run(
     args: tuple[Any, ...],
     world_size: int,
 ) -> list[Any]:
-    context = mp.get_context("spawn")
-    pipes, processes = [], []
-    for rank in range(world_size):
-        receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(
-            target=_main, args=(sender, join, function, args, rank, world_size), daemon=False
-        )
-        process.start()
-        sender.close()
-        pipes.append(receiver)
-        processes.append(process)
-    try:
-        answers = [_receive(pipe, rank) for rank, pipe in enumerate(pipes)]
-    finally:
-        for process in processes:
-            process.join(timeout=10)
-            process.kill()
+    forks = servers(world_size)
+    for rank, fork in enumerate(forks):
+        fork.start(_main, join, function, args, rank, world_size)
+    answers = [fork.answer(_TIMEOUT_S) for fork in forks]
     errors = [f"Rank {rank} failed:\n{error}" for rank, (_, error) in enumerate(answers) if error]
     if errors:
         raise RuntimeError("\n".join(errors))
@@ -86,29 +70,16 @@ def _set_torchrun_environment(port: int, rank: int, world_size: int) -> None:
     )
 
 
-def _receive(pipe: Connection, rank: int) -> tuple[Any, str | None]:
-    if not pipe.poll(_TIMEOUT_S):
-        return None, f"It did not answer within {_TIMEOUT_S} s."
-    answer: tuple[Any, str | None] = pickle.loads(pipe.recv_bytes())
-    return answer
-
-
 def _main(
-    sender: Connection,
     join: Callable[[int, int], None],
     function: Callable[..., Any],
     args: tuple[Any, ...],
     rank: int,
     world_size: int,
-) -> None:
-    torch.set_num_threads(1)
-    try:
-        join(rank, world_size)
-        result = function(*args)
-        if dist.is_initialized():
-            dist.barrier()  # nobody leaves while another still talks
-            dist.destroy_process_group()
-        # Plain pickle: multiprocessing would share a tensor's memory, which ends with the process.
-        sender.send_bytes(pickle.dumps((result, None)))
-    except Exception:
-        sender.send_bytes(pickle.dumps((None, traceback.format_exc())))
+) -> Any:
+    join(rank, world_size)
+    result = function(*args)
+    if dist.is_initialized():
+        dist.barrier()  # nobody leaves while another still talks
+        dist.destroy_process_group()
+    return result

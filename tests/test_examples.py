@@ -1,8 +1,12 @@
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.commands import ROOT, run_command
+
+Run = Callable[[str], tuple[Path, str]]
 
 EXAMPLES = {
     "custom_module.py": ("", "runs/autoencoder/resume/step=000000380.ckpt"),
@@ -19,18 +23,30 @@ def test_every_example_is_run() -> None:
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == set(EXAMPLES)
 
 
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Runs an example with its arguments, once; returns its folder and what it printed."""
+
+    @cache
+    def run(command: str) -> tuple[Path, str]:
+        cwd = tmp_path_factory.mktemp("example")
+        return cwd, run_command(f"python examples/{command}", cwd)
+
+    return run
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_example_runs(name: str, tmp_path: Path) -> None:
+def test_example_runs(name: str, run: Run) -> None:
     arguments, written = EXAMPLES[name]
-    run_command(f"python examples/{name} {arguments}", tmp_path)
-    assert (tmp_path / written).is_file()
+    cwd, _ = run(f"{name} {arguments}")
+    assert (cwd / written).is_file()
 
 
 @pytest.mark.parametrize(
     ("name", "margin"), [("digits", 0.01), ("names", 0.0)], ids=["digits", "names"]
 )
-def test_recipe_is_as_good_as_the_baseline(name: str, margin: float, tmp_path: Path) -> None:
-    output = run_command(f"python examples/baselines.py {name}", tmp_path)
+def test_recipe_is_as_good_as_the_baseline(name: str, margin: float, run: Run) -> None:
+    _, output = run(f"baselines.py {name}")
     table = output[output.rindex(f"\n{name} ") :]
     print(table)  # noqa: T201 - shown with pytest -s, and when it fails
     accuracies = {row.split()[0]: float(row.split()[1]) for row in table.strip().splitlines()[1:]}
