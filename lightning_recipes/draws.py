@@ -1,40 +1,24 @@
 """Whether anything was drawn from the host's global generators."""
 
-import random
-
 import torch
 
-from lightning_recipes.numpy_state import numpy_state
+from lightning_recipes.host_generators import numpy_generator, python_generator
 
 __all__ = ["DrawWatch"]
 
-_known = random.Random(0)
-_known.random()  # the first number of a new state takes long
-_STATE = _known.getstate()
-_NEXT_WORD = _known.getrandbits(64)
-
 
 class DrawWatch:
-    """Sees whether python's, numpy's or torch's (CPU) generator moved, in about 6 microseconds.
-
-    Python's, which takes 7 to look at, is given a known state instead and asked for a number, and
-    is not put back. Numpy's and torch's are left alone.
-    """
+    """Sees whether python's, numpy's or torch's (CPU) generator moves, in about 4 microseconds."""
 
     def __init__(self) -> None:
-        random.setstate(_STATE)
-        self._numpy = numpy_state()
-        self._torch = _torch_words()
+        self._python, self._numpy, self._torch = _look()
 
     def saw_draws(self) -> bool:
-        """Return whether one of them was drawn from or seeded; to be asked once."""
-        return (
-            random.getrandbits(64) != _NEXT_WORD
-            or numpy_state() is not self._numpy
-            or _torch_words() != self._torch
-        )
+        """Return whether one of them was drawn from or seeded since."""
+        python, numpy, words = _look()
+        return python is not self._python or numpy is not self._numpy or words != self._torch
 
 
-def _torch_words() -> bytes:
+def _look() -> tuple[object, object, bytes]:
     words: bytes = torch.get_rng_state().numpy().tobytes()
-    return words
+    return python_generator.state(), numpy_generator.state(), words

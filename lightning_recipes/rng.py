@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_recipes.numpy_state import numpy_state, set_numpy_state
+from lightning_recipes.host_generators import numpy_generator, python_generator
 
 __all__ = [
     "RNGSnapshot",
@@ -135,8 +135,8 @@ def restore_rng_state(state: dict[str, Any]) -> None:
             f"The {part} part of the RNG state is missing or damaged ({error}). Nothing was "
             "restored; resume from another checkpoint."
         ) from error
-    random.setstate(python)
-    set_numpy_state(numpy)
+    python_generator.set_state(python)
+    numpy_generator.set_state(numpy)
     torch.set_rng_state(host)
     if module is not None:
         # torch takes the state of every generator, a GPU's too, from host memory only.
@@ -161,7 +161,7 @@ def preserve_rng(*, device: bool = True) -> Iterator[None]:
 class RNGSnapshot(NamedTuple):
     """The states of the global generators as their libraries give them: quick to take.
 
-    Python's takes 7 microseconds, numpy's 25 where something was drawn from it, torch's half a one.
+    In 3 microseconds, and 30 more where python's and numpy's were drawn from since the last one.
     """
 
     torch: Tensor
@@ -176,7 +176,8 @@ class RNGSnapshot(NamedTuple):
         device_state = None if module is None else module[1].get_rng_state()
         if not python_and_numpy:
             return cls(torch.get_rng_state(), device_state)
-        return cls(torch.get_rng_state(), device_state, random.getstate(), numpy_state())
+        python, numpy = python_generator.state(), numpy_generator.state()
+        return cls(torch.get_rng_state(), device_state, python, numpy)
 
     def has_moved(self) -> bool:
         """Return whether python's or numpy's generator was drawn from since."""
@@ -186,8 +187,8 @@ class RNGSnapshot(NamedTuple):
     def put_back(self) -> None:
         """Give the generators these states."""
         if self.python is not None and self.numpy is not None:
-            random.setstate(self.python)
-            set_numpy_state(self.numpy)
+            python_generator.set_state(self.python)
+            numpy_generator.set_state(self.numpy)
         torch.set_rng_state(self.torch)
         module = _device_module()
         if self.device is not None and module is not None:

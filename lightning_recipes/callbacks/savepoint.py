@@ -33,7 +33,6 @@ class Savepoint:
         self._mark: dict[str, Any] = {}
         self._is_new_epoch = False
 
-    @torch.no_grad()
     def mark(self, trainer: Trainer, *, is_new_epoch: bool = False) -> None:
         """Remember this moment, and no earlier one.
 
@@ -41,13 +40,8 @@ class Savepoint:
             trainer: The trainer.
             is_new_epoch: Whether the first batch of an epoch is about to begin.
         """
-        # By name: many a module does not change a buffer but replaces it.
-        self._buffers = [module._buffers[name] for module, name in self._places]
-        buffers = self._present()
-        if list(map(_layout, self._saved_buffers)) != list(map(_layout, buffers)):
-            self._saved_buffers = [torch.empty_like(buffer) for buffer in buffers]
-        if buffers:
-            torch._foreach_copy_(self._saved_buffers, buffers)
+        if self._places:
+            self._mark_buffers()
         if self._with_metrics:
             self._mark = metric_state.mark_metrics(trainer, self._metrics)
             self._is_new_epoch = is_new_epoch
@@ -68,6 +62,16 @@ class Savepoint:
         for (module, name), buffer in zip(self._places, self._buffers, strict=True):
             if module._buffers[name] is not buffer:
                 module._buffers[name] = buffer
+
+    @torch.no_grad()
+    def _mark_buffers(self) -> None:
+        # By name: many a module does not change a buffer but replaces it.
+        self._buffers = [module._buffers[name] for module, name in self._places]
+        buffers = self._present()
+        if list(map(_layout, self._saved_buffers)) != list(map(_layout, buffers)):
+            self._saved_buffers = [torch.empty_like(buffer) for buffer in buffers]
+        if buffers:
+            torch._foreach_copy_(self._saved_buffers, buffers)
 
     def _present(self) -> list[Tensor]:
         return [buffer for buffer in self._buffers if buffer is not None]
