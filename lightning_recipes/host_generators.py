@@ -12,7 +12,7 @@ import numpy as np
 __all__ = ["HostGenerator", "numpy_generator", "python_generator"]
 
 # Both are Mersenne Twisters, which a draw moves in 624 words and a position.
-_NUM_BYTES = 625 * 4
+_Words = ctypes.c_char * (625 * 4)
 
 
 class HostGenerator:
@@ -67,28 +67,27 @@ def _numpy_words() -> bytes | None:
     generator = np.random.get_bit_generator()  # type: ignore[attr-defined]  # missing in numpy 2.4
     if not isinstance(generator, np.random.MT19937):
         return None
-    return ctypes.string_at(generator.ctypes.state_address, _NUM_BYTES)
+    return _Words.from_address(generator.ctypes.state_address).raw
 
 
 def _python_words() -> bytes | None:
-    return None if _python_address is None else ctypes.string_at(_python_address, _NUM_BYTES)
+    return None if _python_view is None else _python_view.raw
 
 
-def _find_python() -> int | None:
-    """Return where CPython (3.10 to 3.13) keeps position and words: behind the object's header."""
+def _find_python() -> ctypes.Array[ctypes.c_char] | None:
+    """Return what CPython (3.10 to 3.13) keeps behind the object's header: position and words."""
     generator = getattr(random.random, "__self__", None)  # that of the module's functions
-    header = object.__basicsize__
+    header, size = object.__basicsize__, ctypes.sizeof(_Words)
     if sys.implementation.name != "cpython" or not isinstance(generator, random.Random):
         return None
-    if type(generator).__basicsize__ < header + _NUM_BYTES:
+    if type(generator).__basicsize__ < header + size:
         return None
     *words, position = generator.getstate()[1]
-    address = id(generator) + header
-    is_there = ctypes.string_at(address, _NUM_BYTES) == struct.pack("=625I", position, *words)
-    return address if is_there else None
+    view = _Words.from_address(id(generator) + header)
+    return view if view.raw == struct.pack("=625I", position, *words) else None
 
 
-_python_address = _find_python()
+_python_view = _find_python()
 
 python_generator = HostGenerator(
     get=random.getstate,

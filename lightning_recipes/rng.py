@@ -190,8 +190,9 @@ class RNGSnapshot(NamedTuple):
             python_generator.set_state(self.python)
             numpy_generator.set_state(self.numpy)
         torch.set_rng_state(self.torch)
-        module = _device_module()
-        if self.device is not None and module is not None:
+        if self.device is not None:
+            module = _device_module()
+            assert module is not None  # where the state was taken there is a device
             module[1].set_rng_state(self.device)
 
     def plain(self) -> dict[str, Any]:

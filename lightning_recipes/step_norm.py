@@ -43,7 +43,7 @@ def step_norm(trainer: Trainer, optimizer: Optimizer) -> Tensor:
     """
     step, norm = _norms.get(optimizer, (None, None))
     if norm is None or step != trainer.global_step:
-        norm = total_norm(parameter.grad for parameter in optimized_parameters(optimizer))
+        norm = total_norm([parameter.grad for parameter in optimized_parameters(optimizer)])
         scale = gradient_scale(trainer, optimizer)
         if scale is not None:
             norm = norm / scale.to(norm.device)
