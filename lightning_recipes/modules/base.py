@@ -19,6 +19,7 @@ from lightning_recipes.data.loader import ResumableDataLoader
 from lightning_recipes.gradients import clip_with_norm
 from lightning_recipes.launch.strangers import refuse_strangers
 from lightning_recipes.modules.count_weighting import CountWeighting
+from lightning_recipes.modules.logged_in_place import leave_logged_in_place
 from lightning_recipes.modules.optimizers import LRScaling, lr_scale, parameter_groups
 from lightning_recipes.modules.step import Step
 from lightning_recipes.step_norm import (
@@ -171,6 +172,7 @@ class RecipeModule(LightningModule, ABC):
     def on_after_backward(self) -> None:
         """There are new gradients: forget the norm of the old ones."""
         forget_step_norm(self.trainer)
+        leave_logged_in_place(self.trainer)
 
     def configure_gradient_clipping(
         self,
