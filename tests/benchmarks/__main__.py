@@ -42,9 +42,9 @@ def main() -> None:
     start = time.perf_counter()
     reports = {}
     for question in options.questions or QUESTIONS:
-        print(f"=== {question}", flush=True)
+        print(f"=== {question} (after {time.perf_counter() - start:.0f} s)\n", flush=True)
         reports[question] = ask(question, ["--quick"] * options.quick)
-    print(f"{time.perf_counter() - start:.0f} s")
+    print(f"=== all (after {time.perf_counter() - start:.0f} s)")
     if options.json is not None:
         first, *_ = reports.values()
         report = {**first, "tables": {name: report["tables"] for name, report in reports.items()}}
