@@ -34,7 +34,7 @@ def test_ways_take_turns_and_ratios_are_those_of_a_round() -> None:
     )
     assert calls == [*["theirs", "ours"], *["ours", "theirs"]] * 2
     assert list(table.rows) == [
-        Row(name="ours", value=2, ratio=1, low=1, high=1),
+        Row(name="ours", value=2, ratio=1, low=0.5, high=2),
         Row(name="missing", note="not installed"),
         Row(name="theirs", value=4, ratio=3, low=1, high=4),
     ]

@@ -58,14 +58,16 @@ def samples_per_second(loader: Iterable[Any], num_samples: int) -> float:
     return num_samples / (time.perf_counter() - start)
 
 
-def ask(title: str, dataset: Dataset[Any], num_samples: int, num_rounds: int) -> Iterator[Table]:
+def ask(
+    title: str, dataset: Dataset[Any], num_samples: int, *, batch_sizes: list[int], num_rounds: int
+) -> Iterator[Table]:
     """Yield the tables of one kind of samples."""
     kinds: dict[str, Callable[..., Iterable[Any]] | None] = {
         "ResumableDataLoader (ours)": ResumableDataLoader,
         "torch DataLoader": DataLoader,
         "torchdata StatefulDataLoader": stateful(),
     }
-    for num_workers, batch_size in product((0, 2), (64, 256)):
+    for num_workers, batch_size in product((0, 2), batch_sizes):
         ways: dict[str, Way | None] = dict.fromkeys(kinds)
         for name, make in kinds.items():
             if make is not None:
@@ -79,14 +81,14 @@ def ask(title: str, dataset: Dataset[Any], num_samples: int, num_rounds: int) ->
 def tables(quick: bool) -> Iterator[Table]:
     """Ask for each kind of samples."""
     torch.set_num_threads(1)
-    num_rounds = 3 if quick else 9
+    batch_sizes, num_rounds = ([64], 3) if quick else ([64, 256], 9)
     for title, kind, num_samples in (
         ("a row", TensorDataset, 2**13 if quick else 2**15),
         ("a row and noise", Noisy, 2**12 if quick else 2**13),
         ("1 ms", Busy, 2**8 if quick else 2**9),
     ):
         dataset = kind(torch.randn(num_samples, WIDTH))
-        yield from ask(title, dataset, num_samples, num_rounds)
+        yield from ask(title, dataset, num_samples, batch_sizes=batch_sizes, num_rounds=num_rounds)
 
 
 if __name__ == "__main__":

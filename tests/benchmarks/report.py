@@ -29,7 +29,7 @@ class Row:
         name: Of the way, with what it stands for.
         value: The median of the rounds; None where it could not be taken, and ``note`` says why.
         ratio: To ours: the median of the ratios of the rounds; None where a ratio says nothing.
-        low: The lowest of those ratios.
+        low: The lowest of those ratios; of ours, over its own median.
         high: The highest.
         note: What else a reader has to know.
     """
@@ -72,7 +72,8 @@ def compare(
     """Let all ways take turns, and return their table.
 
     Every round asks each way once, forwards and backwards by turns, so that a machine that gets
-    slower or faster favours nobody. Ratios are taken within a round.
+    slower or faster favours nobody. Ratios are taken within a round; those of ours are to its
+    median, and show how much the machine swings.
 
     Args:
         title: The question.
@@ -88,17 +89,18 @@ def compare(
             figures[name].append(here[name]())
     if warm_up:
         figures = {name: values[1:] for name, values in figures.items()}
-    ours = next(iter(figures.values()))
-    return Table(
-        title=title,
-        unit=unit,
-        rows=[
-            _row(name, figures[name], ours)
-            if name in here
-            else Row(name=name, note="not installed")
-            for name in ways
-        ],
-    )
+    ours, *_ = here
+    rows = []
+    for name in ways:
+        if name not in here:
+            rows.append(Row(name=name, note="not installed"))
+            continue
+        median = statistics.median(figures[name])
+        bases = [median] * num_rounds if name == ours else figures[ours]
+        ratios = [a / b for a, b in zip(figures[name], bases, strict=True)]
+        ratio = statistics.median(ratios)
+        rows.append(Row(name=name, value=median, ratio=ratio, low=min(ratios), high=max(ratios)))
+    return Table(title=title, unit=unit, rows=rows)
 
 
 def main(
@@ -141,17 +143,6 @@ def versions() -> dict[str, Any]:
         "num_cpus": os.cpu_count(),
         "packages": {package: version(package) for package in PACKAGES},
     }
-
-
-def _row(name: str, values: Sequence[float], ours: Sequence[float]) -> Row:
-    ratios = [value / our for value, our in zip(values, ours, strict=True)]
-    return Row(
-        name=name,
-        value=statistics.median(values),
-        ratio=statistics.median(ratios),
-        low=min(ratios),
-        high=max(ratios),
-    )
 
 
 def _short(value: float) -> str:

@@ -97,22 +97,22 @@ def tables(quick: bool) -> Iterator[Table]:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    questions: list[tuple[str, Network, int, int, dict[str, Train | None]]] = [
-        ("98 small tensors", small_tensors, 200, 7, WAYS),
-        ("convolutions, 64 images of 8x8", conv_net, 150, 7, WAYS),
-        ("a Transformer block, 16 x 64 x 128", transformer, 60, 7, WAYS),
-        ("98 small tensors, the parts", small_tensors, 200, 5, PARTS),
+    questions: list[tuple[str, Network, int, dict[str, Train | None]]] = [
+        ("98 small tensors", small_tensors, 120, WAYS),
+        ("convolutions, 64 images of 8x8", conv_net, 120, WAYS),
+        ("a Transformer block, 16 x 64 x 128", transformer, 48, WAYS),
+        ("98 small tensors, the parts", small_tensors, 120, PARTS),
     ]
-    for title, network, num_steps, num_rounds, trains in questions[: 3 if quick else None]:
+    for title, network, num_steps, trains in questions[: 3 if quick else None]:
         ways = {
-            name: train and partial(microseconds, train, network, num_steps // (4 if quick else 1))
+            name: train and partial(microseconds, train, network, num_steps // (3 if quick else 1))
             for name, train in trains.items()
         }
         yield compare(
             f"a step: {title}",
             "us a step",
             ways,
-            num_rounds=2 if quick else num_rounds,
+            num_rounds=2 if quick else 7,
             warm_up=not quick,
         )
 
