@@ -1,13 +1,15 @@
 """The frame of the benchmarks; the figures themselves are no matter of a test."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.benchmarks.report import Row, Table, compare, main
+from tests.benchmarks.report import Row, Table, compare, main, short
+from tests.commands import ROOT
 
 
 def recorder(calls: list[str], name: str, figures: list[float]) -> Callable[[], float]:
@@ -57,3 +59,26 @@ def test_a_script_prints_its_tables_and_writes_them(
     assert report["quick"] is True
     assert report["packages"]["torch"]
     assert report["tables"][0]["rows"][0]["value"] == 0.00123
+
+
+def test_readme_quotes_what_the_record_holds() -> None:
+    readme = (ROOT / "README.md").read_text()
+    record = json.loads((ROOT / "docs/benchmarks.json").read_text())
+    assert not record["quick"]
+    tables = [table for tables in record["tables"].values() for table in tables]
+    rows = [(table["unit"].split()[0], row) for table in tables for row in table["rows"]]
+    ratios = {
+        f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
+        for _, row in rows
+        if row["low"] is not None
+    }
+    quoted = re.findall(r"[\d.]+ \([\d.]+ to [\d.]+\)", readme)
+    assert len(quoted) > 10
+    assert not set(quoted) - ratios
+
+    values = {(short(row["value"]), unit) for unit, row in rows if row["value"] is not None}
+    (table,) = re.findall(r"^\| question \| ours \|.*?\n\n", readme, re.DOTALL | re.MULTILINE)
+    quoted = re.findall(r"([\d.,]+) (us|ms|KiB|%)", table)
+    assert len(quoted) > 8
+    # "1 ms" names the items of one table
+    assert not set(quoted) - values - {("1", "ms")}

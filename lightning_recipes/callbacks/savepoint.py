@@ -1,5 +1,6 @@
 """The way back to before some batches."""
 
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor
 from lightning_recipes.callbacks import metric_state
 
 __all__ = ["Savepoint"]
+
+_layout = attrgetter("shape", "dtype", "device")
 
 
 class Savepoint:
@@ -28,6 +31,7 @@ class Savepoint:
         ]
         self._buffers: list[Tensor | None] = []
         self._saved_buffers: list[Tensor] = []
+        self._saved_layouts: list[Any] = []
         self._with_metrics = with_metrics
         self._metrics = [metric for _, metric in metric_state.metric_objects(pl_module)]
         self._mark: dict[str, Any] = {}
@@ -68,14 +72,12 @@ class Savepoint:
         # By name: many a module does not change a buffer but replaces it.
         self._buffers = [module._buffers[name] for module, name in self._places]
         buffers = self._present()
-        if list(map(_layout, self._saved_buffers)) != list(map(_layout, buffers)):
+        layouts = list(map(_layout, buffers))
+        if layouts != self._saved_layouts:
             self._saved_buffers = [torch.empty_like(buffer) for buffer in buffers]
+            self._saved_layouts = layouts
         if buffers:
             torch._foreach_copy_(self._saved_buffers, buffers)
 
     def _present(self) -> list[Tensor]:
         return [buffer for buffer in self._buffers if buffer is not None]
-
-
-def _layout(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.dtype, tensor.device

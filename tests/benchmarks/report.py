@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Row", "Table", "compare", "main", "versions"]
+__all__ = ["Row", "Table", "compare", "main", "short", "versions"]
 
 PACKAGES = (
     *("torch", "lightning", "torchmetrics", "numpy"),
@@ -60,7 +60,7 @@ class Table:
         """Yield the lines to print."""
         yield f"{self.title:52.52} {self.unit:>14} {'ratio':>7} {'spread':>15}"
         for row in self.rows:
-            value = "-" if row.value is None else _short(row.value)
+            value = "-" if row.value is None else short(row.value)
             ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
             spread = "" if row.low is None else f"{row.low:.2f} to {row.high:.2f}"
             yield f"  {row.name:50.50} {value:>14} {ratio:>7} {spread:>15}  {row.note}".rstrip()
@@ -145,5 +145,6 @@ def versions() -> dict[str, Any]:
     }
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
+    """Return a figure with three digits, or all of those before the point."""
     return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"

@@ -98,21 +98,21 @@ def tables(quick: bool) -> Iterator[Table]:
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     questions: list[tuple[str, Network, int, dict[str, Train | None]]] = [
-        ("98 small tensors", small_tensors, 120, WAYS),
-        ("convolutions, 64 images of 8x8", conv_net, 120, WAYS),
-        ("a Transformer block, 16 x 64 x 128", transformer, 48, WAYS),
-        ("98 small tensors, the parts", small_tensors, 120, PARTS),
+        ("98 small tensors", small_tensors, 100, WAYS),
+        ("convolutions, 64 images of 8x8", conv_net, 80, WAYS),
+        ("a Transformer block, 16 x 64 x 128", transformer, 40, WAYS),
+        ("98 small tensors, the parts", small_tensors, 100, PARTS),
     ]
     for title, network, num_steps, trains in questions[: 3 if quick else None]:
         ways = {
-            name: train and partial(microseconds, train, network, num_steps // (3 if quick else 1))
+            name: train and partial(microseconds, train, network, num_steps // (2 if quick else 1))
             for name, train in trains.items()
         }
         yield compare(
             f"a step: {title}",
             "us a step",
             ways,
-            num_rounds=2 if quick else 7,
+            num_rounds=2 if quick else 9,
             warm_up=not quick,
         )
 
