@@ -78,7 +78,7 @@ def test_readme_quotes_what_the_record_holds() -> None:
 
     values = {(short(row["value"]), unit) for unit, row in rows if row["value"] is not None}
     (table,) = re.findall(r"^\| question \| ours \|.*?\n\n", readme, re.DOTALL | re.MULTILINE)
-    quoted = re.findall(r"([\d.,]+) (us|ms|KiB|%)", table)
+    quoted = re.findall(r"([\d.,]+) (us|ms|KiB|MB|%)", table)
     assert len(quoted) > 8
     # "1 ms" names the items of one table
     assert not set(quoted) - values - {("1", "ms")}

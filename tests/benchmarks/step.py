@@ -112,7 +112,7 @@ def tables(quick: bool) -> Iterator[Table]:
             f"a step: {title}",
             "us a step",
             ways,
-            num_rounds=2 if quick else 9,
+            num_rounds=2 if quick else 7,
             warm_up=not quick,
         )
 
