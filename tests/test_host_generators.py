@@ -1,6 +1,6 @@
 # ruff: noqa: NPY002 - the global generators are the subject
+import ctypes
 import random
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightning_recipes import host_generators
 from lightning_recipes.host_generators import HostGenerator, numpy_generator, python_generator
 from lightning_recipes.rng import preserve_rng
 
@@ -87,19 +88,23 @@ def test_a_generator_of_another_kind_is_asked_each_time() -> None:
         np.random.set_bit_generator(mine)  # type: ignore[attr-defined]
 
 
-def test_a_python_laid_out_otherwise_is_asked_each_time() -> None:
-    script = """
-import random, sys
-sys.implementation.name = "another"
-from lightning_recipes.host_generators import python_generator
-state = python_generator.state()
-assert state is not python_generator.state() and state == random.getstate()
-random.random()
-assert python_generator.state() == random.getstate() != state
-python_generator.set_state(state)
-assert random.getstate() == state
-"""
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+def test_a_python_laid_out_otherwise_is_asked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert host_generators._find_python() is not None
+    monkeypatch.setattr(host_generators, "_Words", ctypes.c_char * (626 * 4))
+    assert host_generators._find_python() is None  # what is there are no such words
+    monkeypatch.undo()
+    monkeypatch.setattr(sys.implementation, "name", "another")
+    assert host_generators._find_python() is None
+    monkeypatch.undo()
+
+    monkeypatch.setattr(host_generators, "_python_view", None)
+    state = python_generator.state()
+    assert state == random.getstate()
+    assert python_generator.state() is not state
+    random.random()
+    assert python_generator.state() == random.getstate() != state
+    python_generator.set_state(state)
+    assert random.getstate() == state
 
 
 def _plain(state: Any) -> Any:

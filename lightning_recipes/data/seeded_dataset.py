@@ -111,9 +111,9 @@ class SeededDataset(Dataset[T_co], Generic[T_co]):
         return samples
 
     def _needs_no_seeds(self, indices: Sequence[int], samples: list[T_co], last_seed: int) -> bool:
-        next_numbers = _draw()
+        next_numbers = _next_numbers()
         seed_host_generators(last_seed)
-        if being_loaded.was_asked or next_numbers != _draw():
+        if being_loaded.was_asked or next_numbers != _next_numbers():
             return False
         try:
             # Copied before the second load, which may use the same memory again.
@@ -138,5 +138,6 @@ class SeededDataset(Dataset[T_co], Generic[T_co]):
         return None if being_loaded.was_asked or watch.saw_draws() else samples
 
 
-def _draw() -> tuple[int, bytes, int]:
-    return random.getrandbits(64), np.random.bytes(8), int(torch.randint(2**62, ()))  # noqa: NPY002
+def _next_numbers() -> tuple[int, bytes, bytes]:
+    state: bytes = torch.get_rng_state().numpy().tobytes()
+    return random.getrandbits(64), np.random.bytes(8), state  # noqa: NPY002
