@@ -120,6 +120,7 @@ class SeededDataset(Dataset[T_co], Generic[T_co]):
             copies = [copy_sample(sample) for sample in samples]
         except TypeError:
             return False
+        seed_host_generators(last_seed ^ 1)  # for what depends on the state and puts it back
         again = self._load_unseeded(indices)
         return again is not None and first_difference(copies, again) is None
 

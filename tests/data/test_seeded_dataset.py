@@ -164,14 +164,14 @@ def _one_by_one(make: Callable[[int], float], epoch: int) -> list[float]:
     return rows
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(("batch_size", "num_workers"), [(1, 0), (8, 0), (8, 1)])
 @pytest.mark.parametrize("dataset", [Made, MadeInBatches])
 @pytest.mark.parametrize("make", KINDS)
 def test_a_sample_is_the_same_with_seeds_or_without(
-    make: Callable[[int], float], dataset: type[Made], num_workers: int
+    make: Callable[[int], float], dataset: type[Made], batch_size: int, num_workers: int
 ) -> None:
     loader = ResumableDataLoader(
-        dataset(make), 8, num_workers=num_workers, persistent_workers=num_workers > 0
+        dataset(make), batch_size, num_workers=num_workers, persistent_workers=num_workers > 0
     )
     for epoch in range(2):
         rows = [row for batch in loader for row in batch.tolist()]
