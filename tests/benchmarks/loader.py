@@ -81,7 +81,7 @@ def ask(
 def tables(quick: bool) -> Iterator[Table]:
     """Ask for each kind of samples."""
     torch.set_num_threads(1)
-    batch_sizes, num_rounds = ([64], 3) if quick else ([64, 256], 9)
+    batch_sizes, num_rounds = ([64], 2) if quick else ([64, 256], 9)
     for title, kind, num_samples in (
         ("a row", TensorDataset, 2**13 if quick else 2**15),
         ("a row and noise", Noisy, 2**12 if quick else 2**13),

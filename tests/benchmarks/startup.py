@@ -103,7 +103,8 @@ def tables(quick: bool) -> Iterator[Table]:
         name: partial(import_seconds, module) if find_spec(module.split(".")[0]) else None
         for name, module in IMPORTS.items()
     }
-    yield compare("import", "s", imports, num_rounds=num_rounds, warm_up=not quick)
+    if not quick:
+        yield compare("import", "s", imports, num_rounds=num_rounds)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         fresh = {"ours": ours(folder), "script": script(folder), "cli": cli(folder)}

@@ -93,19 +93,19 @@ PARTS: dict[str, Train | None] = {
 
 
 def tables(quick: bool) -> Iterator[Table]:
-    """Yield a table for each network, and that of the parts."""
+    """Yield a table for each network, and that of the parts; if quick, of the first two."""
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     questions: list[tuple[str, Network, int, dict[str, Train | None]]] = [
         ("98 small tensors", small_tensors, 100, WAYS),
-        ("convolutions, 64 images of 8x8", conv_net, 80, WAYS),
         ("a Transformer block, 16 x 64 x 128", transformer, 40, WAYS),
+        ("convolutions, 64 images of 8x8", conv_net, 80, WAYS),
         ("98 small tensors, the parts", small_tensors, 100, PARTS),
     ]
-    for title, network, num_steps, trains in questions[: 3 if quick else None]:
+    for title, network, num_steps, trains in questions[: 2 if quick else None]:
         ways = {
-            name: train and partial(microseconds, train, network, num_steps // (2 if quick else 1))
+            name: train and partial(microseconds, train, network, num_steps // (4 if quick else 1))
             for name, train in trains.items()
         }
         yield compare(
