@@ -2,7 +2,8 @@
 
 Each runs in a process of its own, as ``python -m tests.benchmarks.NAME`` does, so that none finds
 memory, caches or imports of another. In under 15 minutes on two cores; with ``--quick``, which has
-fewer rounds, smaller data and not every table, in two. The peers are ``pip install "lightning-recipes[bench]"``; what is not installed is told as such.
+fewer rounds, smaller data and not every table, in two. The peers are ``pip install
+"lightning-recipes[bench]"``; what is not installed is told as such.
 """
 
 import argparse
