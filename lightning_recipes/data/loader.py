@@ -33,7 +33,8 @@ class ResumableDataLoader(DataLoader[Any]):
     without a table.
 
     Each sample is loaded with python's, numpy's and torch's global generators seeded from ``(seed,
-    epoch, index)``; what ``collate_fn`` draws follows from the last sample of the batch. The main
+    epoch, index)``, or without where it is quick and was seen to need no seeds (see
+    :class:`~lightning_recipes.data.seeded_dataset.SeededDataset`); what ``collate_fn`` draws follows from the last sample of the batch. The main
     process's generators are never drawn from, and are put back where the loading happens in it.
     Data sets and transforms with a generator of their own ask
     :func:`~lightning_recipes.sample_seed` for a seed.
