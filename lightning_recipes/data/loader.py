@@ -34,10 +34,10 @@ class ResumableDataLoader(DataLoader[Any]):
 
     Each sample is loaded with python's, numpy's and torch's global generators seeded from ``(seed,
     epoch, index)``, or without where it is quick and was seen to need no seeds (see
-    :class:`~lightning_recipes.data.seeded_dataset.SeededDataset`); what ``collate_fn`` draws follows from the last sample of the batch. The main
-    process's generators are never drawn from, and are put back where the loading happens in it.
-    Data sets and transforms with a generator of their own ask
-    :func:`~lightning_recipes.sample_seed` for a seed.
+    :class:`~lightning_recipes.data.seeded_dataset.SeededDataset`); what ``collate_fn`` draws
+    follows from the last sample of the batch. The main process's generators are never drawn from,
+    and are put back where the loading happens in it. Data sets and transforms with a generator of
+    their own ask :func:`~lightning_recipes.sample_seed` for a seed.
 
     Under DDP every rank takes its share of the global batch, with Lightning's
     ``use_distributed_sampler`` on or off. All ranks have the same number of batches: in the last
