@@ -74,6 +74,9 @@ def test_it_is_the_same_object_until_something_is_drawn(
     generator.set_state(state)
     assert generator.state() is state
     draws["a block"]()  # all words, and the position is the same again
+    generator.set_state(state)  # with no look in between
+    assert _plain(get()) == _plain(state)
+    draws["a block"]()
     assert generator.state() is not state
 
 
